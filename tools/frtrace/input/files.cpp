@@ -1,4 +1,4 @@
-// files.cpp - directories and files, told apart by content, read by several threads.
+// files.cpp - reads directories and files, which are classified by content, on several threads.
 #include "input/files.hpp"
 
 #include <fmt/format.h>
@@ -37,16 +37,16 @@ bool temporary(std::string_view name) {
   return name.find(".tmp") != std::string_view::npos || (!name.empty() && name.front() == '.');
 }
 
-// What `frtrace verdict` leaves beside the dumps is no evidence.
+// Files that `frtrace verdict` writes beside the dumps are not evidence.
 bool is_verdict(std::string_view name) {
   return name.ends_with(".verdict.json") || name.ends_with(".verdict.txt");
 }
 
-// Directories and files by what they are, not by name: through links one may appear many times.
+// Directories and files by identity, not name: links may give one several names.
 using Visited = std::set<std::pair<dev_t, ino_t>>;
 
 bool read_nodes(const fs::path& path, std::vector<NodeRow>& rows) {
-  std::string text(std::size_t{16} << 20, '\0');  // of 12,500 nodes 2 MiB
+  std::string text(std::size_t{16} << 20, '\0');  // 12,500 nodes take 2 MiB
   std::ifstream in(path, std::ios::binary);
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(in.gcount()));
@@ -66,7 +66,7 @@ void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candi
   if (ec) {
     result.unreadable.push_back({dir.string(), ec.message()});
   }
-  // What is there itself before what is linked: it has the name that tells most.
+  // Real entries before links: their names tell more.
   const auto linked = [](const fs::directory_entry& entry) {
     std::error_code ignored;
     return entry.is_symlink(ignored);
@@ -97,7 +97,7 @@ void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candi
 
 constexpr std::size_t kMaxThreads = 32, kFilesPerThread = 4;
 
-// f(i) for all i below `n`, on several threads. `tick` is called between, by the calling thread.
+// Calls f(i) for all i below `n`, on several threads. The calling thread calls `tick` in between.
 template <class F, class Tick>
 void for_all(std::size_t n, unsigned threads, F&& f, Tick&& tick) {
   if (threads == 0) {
@@ -119,7 +119,7 @@ void for_all(std::size_t n, unsigned threads, F&& f, Tick&& tick) {
     try {
       helpers.emplace_back(work, false);
     } catch (const std::system_error&) {
-      break;  // fewer will do
+      break;  // fewer threads will do
     }
   }
   work(true);
@@ -128,8 +128,8 @@ void for_all(std::size_t n, unsigned threads, F&& f, Tick&& tick) {
   }
 }
 
-// Reads the files of a set, several at a time; the outcome is in the order of the files, however
-// many threads there are.
+// Reads the files of a set, several at a time; the result is in the order of the files, for any
+// number of threads.
 class SetReader {
  public:
   SetReader(const std::vector<Candidate>& files, const LoadOptions& options, LoadResult& result)
@@ -154,7 +154,7 @@ class SetReader {
     gather();
     if (windows_.large()) {
 #ifdef __GLIBC__
-      ::malloc_trim(0);  // what is cut leaves holes that the diagnosis does not fill
+      ::malloc_trim(0);  // cut records leave holes that the diagnosis does not fill
 #endif
       const Windows::Again again = windows_.look_again(result_.evidence);
       read_again(again.whole, true);
@@ -164,8 +164,8 @@ class SetReader {
   }
 
  private:
-  // What is read before the set is known to be large is cut as soon as it is: held whole until all
-  // are read, the budget would come on top of the windows.
+  // Files that are read before the set is known to be large are cut as soon as it is. If they
+  // stayed whole until all are read, the budget would come on top of the windows.
   enum class Stage : char { kReading, kWhole, kCut };
 
   void read_each() {
@@ -178,7 +178,7 @@ class SetReader {
         });
   }
 
-  // Several large files at a time may have been too many: one after the other.
+  // Several large files at a time may have been too many: reads them one after the other.
   void read_alone() {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       if (over_[i] != 0) {
@@ -228,7 +228,7 @@ class SetReader {
     }
   }
 
-  // What is gone or changed since, or too large, is not there.
+  // The evidence of a file, read again; nullptr if the file is gone, has changed, or is too large.
   std::unique_ptr<RankEvidence> load_again(std::size_t i) {
     const auto [file, place] = file_of_[i];
     try {
@@ -245,7 +245,7 @@ class SetReader {
 
   // Bytes of the limit that the evidence of a file takes.
   std::size_t needed(std::size_t i) const {
-    constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes that each file may have besides
+    constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes per file that are not counted
     std::size_t all = 0;
     for (const auto& e : each_[i].evidence) {
       all += memory_of(*e);
@@ -278,7 +278,7 @@ class SetReader {
     }
   }
 
-  // That ranks of a node live tells nothing where they say so themselves.
+  // Evidence that a rank lives is dropped for ranks of the node with evidence of their own.
   static void drop_known(const LoadResult& file) {
     const auto key = [](const RankEvidence& e, Rank rank) {
       return std::tuple(std::string_view(e.id.job), e.id.attempt, e.incident, rank);
@@ -295,8 +295,8 @@ class SetReader {
     }
   }
 
-  // Texts and stacks that are still referred to, of summaries and of what is cut: nothing needs them
-  // until all files are read. PyTorch's have tables of their own, as settle_torch adds to them.
+  // Pools the texts and stacks still in use, of summaries and of cut evidence; they are not needed
+  // until all files are read. PyTorch's dumps keep their own tables, as settle_torch adds to them.
   static std::size_t pool(const LoadResult& file, bool is_cut, reduce::Pool& all) {
     std::vector<RankEvidence*> pooled;
     for (const auto& e : file.evidence) {
@@ -328,7 +328,7 @@ class SetReader {
     pool_.hand_out();
   }
 
-  // list: of the evidence.
+  // list: indices of evidence.
   void read_again(const std::vector<std::size_t>& list, bool whole) {
     reduce::Pool tables;
     const auto read = [&](std::size_t k) {
@@ -336,7 +336,7 @@ class SetReader {
       LoadResult file;
       file.evidence.push_back(load_again(i));
       if (file.evidence[0] == nullptr) {
-        return;  // the window stays
+        return;  // keep the window
       }
       if (!whole) {
         windows_.cut_again(*file.evidence[0]);
@@ -356,13 +356,13 @@ class SetReader {
   reduce::Pool pool_;
   MemoryLimit limit_;
   std::vector<std::size_t> held_;  // bytes of the limit, per file
-  std::vector<char> over_;         // found no room beside the others
+  std::vector<char> over_;         // did not fit beside the others
   std::vector<std::atomic<Stage>> stage_;
   std::atomic<bool> caught_up_{false};
   std::vector<std::pair<std::size_t, std::size_t>> file_of_;  // of each evidence, and place in it
 };
 
-// The whole file of what a summary has, and one file in two summaries, count once.
+// Drops evidence from a summary if the whole file was read, and files that are in two summaries.
 void drop_replaced(std::vector<std::unique_ptr<RankEvidence>>& all) {
   using Name = std::tuple<std::string_view, int, Rank, std::uint64_t, int, Time, std::string_view>;
   const auto name_of = [](const RankEvidence& e) {
@@ -438,7 +438,7 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
       files.push_back({path, true});
     }
   }
-  // One file given twice (itself and its directory) is read once.
+  // A file given twice (itself and its directory) is read once.
   std::sort(files.begin(), files.end(), [](const Candidate& a, const Candidate& b) {
     return a.path != b.path ? a.path < b.path : a.asked_for > b.asked_for;
   });

@@ -1,4 +1,4 @@
-// json_tree.cpp - JSON into the same tree as pickles.
+// json_tree.cpp - parses JSON into the same tree as pickles.
 #include "input/json_tree.hpp"
 
 #include <fmt/format.h>
@@ -47,15 +47,15 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception&) override {
     cut_ = at >= size_;
-    // A log's line may begin with a bracket, too.
+    // A line of a log may begin with a bracket, too.
     why = values_.empty() && !cut_
               ? "not recognised: neither a dump nor a ring"
               : fmt::format("{} JSON at byte {}", cut_ ? "truncated" : "damaged", at);
     return false;
   }
 
-  // Of an input that ends too early: the root's keys before the cut, and of the last of them, a
-  // list, the items that are whole; of a root that is a list likewise.
+  // After a cut, keeps the root's keys before it; if the last one is a list, its complete items.
+  // The same for a root that is a list.
   bool salvage() {
     if (!cut_ || marks_.empty()) {
       return false;
@@ -96,7 +96,7 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
     out.i = v;
     return add(out);
   }
-  // Keys and names come again and again: one copy each.
+  // Keys and names repeat: one copy each.
   Value text(const std::string& s) {
     auto it = kept_.find(std::string_view(s));
     if (it == kept_.end()) {

@@ -19,7 +19,7 @@ std::size_t text_of(const std::string& text) {
   return text.capacity() > sizeof(std::string) ? text.capacity() : 0;
 }
 
-// What several have in common counts in parts.
+// Tables that several ranks share count in parts.
 std::size_t tables_of(const RankEvidence& e) {
   const auto part = [](std::size_t bytes, const auto& of) {
     return bytes / std::max<std::size_t>(of.users(), 1);

@@ -1,6 +1,6 @@
-// memory.hpp - what reading may take, over all files and threads together. A file of 20 KB can
-// unpack to gigabytes: before memory grows with what a file claims, its reader takes the bytes from
-// the limit, and gives them back when it is done with the file.
+// memory.hpp - the memory limit of reading, over all files and threads together. A file of 20 KB
+// can unpack to gigabytes: before memory grows with a size that a file claims, its reader takes the
+// bytes from the limit, and gives them back when it is done with the file.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ struct OverLimit : std::bad_alloc {
   const char* what() const noexcept override { return "needs more memory than is left"; }
 };
 
-// Of the file that this thread reads; what was not given back is when it ends. Without one, readers
-// take what they want.
+// The bytes taken for the file that this thread reads; the destructor gives back the rest. Without
+// such an object, readers are not limited.
 class FileMemory {
  public:
   explicit FileMemory(MemoryLimit& limit) noexcept;
@@ -42,7 +42,7 @@ class FileMemory {
   std::size_t taken_ = 0;
 };
 
-// What the evidence of a rank holds, about.
+// The approximate bytes that the evidence of a rank takes.
 std::size_t memory_of(const RankEvidence&);
 
 }  // namespace frtrace

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kMaxNesting = 16;
 
-// msgpack-c's parser, to a flat list of elements: no allocation per element, and what stands
-// before a cut stays readable.
+// Runs msgpack-c's parser into a flat list of elements: no allocation per element, and the elements
+// before a cut stay readable.
 class Tape : public msgpack::null_visitor {
  public:
   explicit Tape(std::vector<Object>& to) : to_(to), next_(to.data()), full_(next_ + to.size()) {}
@@ -35,7 +35,7 @@ class Tape : public msgpack::null_visitor {
 
   bool cut() const { return cut_; }
   bool empty() const { return size() == 0; }
-  // After a cut: drops the row of a table that is not whole, closes what holds it.
+  // After a cut: drops the incomplete row of a table and closes its containers.
   void close_all() {
     constexpr std::size_t kRowDepth = 3;  // in the rows of a table of the root
     if (open_.size() > kRowDepth) {
@@ -49,7 +49,7 @@ class Tape : public msgpack::null_visitor {
 
  private:
   std::size_t size() const { return static_cast<std::size_t>(next_ - to_.data()); }
-  // Written in place: an object made first and then copied as a whole waits for its own parts.
+  // Written in place: a copy of a complete object would wait for its parts.
   template <class T>
   bool add(Object::Type type, std::uint32_t size, T value) {
     if (next_ == full_ && !grow()) {
@@ -72,7 +72,7 @@ class Tape : public msgpack::null_visitor {
     }
     const std::size_t wanted = std::max<std::size_t>(4096, 2 * before);
     FileMemory::take(wanted * sizeof(Object));
-    to_.resize(wanted);  // stays from file to file
+    to_.resize(wanted);  // is kept for the next file
     FileMemory::give(before * sizeof(Object));
     next_ = to_.data() + before;
     full_ = to_.data() + wanted;
@@ -93,7 +93,7 @@ class Tape : public msgpack::null_visitor {
   }
 
   std::vector<Object>& to_;
-  Object* next_;  // in it
+  Object* next_;  // in `to_`
   Object* full_;
   std::vector<std::size_t> open_;
   bool cut_ = false;
@@ -101,7 +101,7 @@ class Tape : public msgpack::null_visitor {
 
 }  // namespace
 
-// Flattened: as calls, one per element, it takes a quarter of the time of a large job.
+// Flattened: with a call per element, parsing takes a quarter of the time of a large job.
 [[gnu::flatten]] Parsed parse_msgpack(std::span<const char> in, std::vector<Object>& to) {
   Tape tape(to);
   std::size_t end = 0;

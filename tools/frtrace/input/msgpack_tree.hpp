@@ -1,5 +1,5 @@
-// msgpack_tree.hpp - a msgpack value as one flat list of elements, and tolerant access to it: what is
-// of the wrong type reads as absent, and every accessor takes nullptr.
+// msgpack_tree.hpp - a msgpack value as one flat list of elements, and tolerant access to it: a
+// value of the wrong type reads as absent, and every accessor takes nullptr.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@ namespace frtrace {
 // A dump of the largest ring, 2^20 records of 22 columns, has fewer.
 inline constexpr std::size_t kMaxElements = std::size_t{1} << 25;
 
-// One element of the input, in its order. The children of a container come right after it.
+// One element, in the order of the input. The children of a container come right after it.
 struct Object {
   enum Type : std::uint8_t { kOther, kInt, kText, kArray, kMap } type = kOther;
-  std::uint32_t size = 0;  // of a text; of a container: elements to the one after it
+  std::uint32_t size = 0;  // bytes of a text; elements up to the one after a container
   union {
     std::int64_t i = 0;
     const char* s;  // into the input
@@ -26,9 +26,9 @@ struct Object {
 };
 
 enum class Parsed { kWhole, kCut, kDamaged };
-// Into `to`, whose first element is then the root; its memory may serve file after file. Of an
-// input that ends too early, kCut, the root has what is whole before the cut. Throws nothing but
-// what allocation and msgpack-c throw.
+// Parses into `to`: its first element is then the root, and its memory can be reused for other
+// files. kCut: the input ends too early, and the root has the complete part. Throws only the
+// exceptions of allocation and msgpack-c.
 Parsed parse_msgpack(std::span<const char> in, std::vector<Object>& to);
 
 inline const Object* after(const Object* o) {
@@ -49,7 +49,7 @@ inline std::string_view text(const Object* o) {
                                                   : std::string_view();
 }
 
-// The children of an array, of a map its keys and values in turn.
+// The children of an array; keys and values of a map in turn.
 class List {
  public:
   List() = default;
@@ -81,13 +81,13 @@ inline List list(const Object* o) {
   return {o, Object::kArray};
 }
 
-// A short array by position.
+// A short array, accessed by position.
 class Row {
  public:
   explicit Row(const Object* o) {
     for (const Object& cell : list(o)) {
       if (size_ == cells_.size()) {
-        break;  // columns of a future version: nobody asks for them
+        break;  // columns of a future version, not used
       }
       cells_[size_++] = &cell;
     }

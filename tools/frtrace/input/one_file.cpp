@@ -1,4 +1,4 @@
-// one_file.cpp - what a file is, and the evidence that is in it.
+// one_file.cpp - detects the format of a file and reads its evidence.
 #include "input/one_file.hpp"
 
 #include <fcntl.h>
@@ -30,16 +30,16 @@ namespace {
 
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 31;
 
-// How a file begins tells what it is.
+// The beginning of a file shows its format.
 constexpr std::size_t kBegin = std::size_t{64} << 10;
 
-// A file's bytes, copied: who cuts or rewrites a file that is mapped ends its reader by SIGBUS. A
-// live ring changes while it is copied: fr::View copes with that.
+// A copy of a file's bytes: if a mapped file were truncated or rewritten, SIGBUS would end the
+// reader. A live ring changes during the copy: fr::View handles that.
 class Content {
  public:
   explicit Content(const std::string& path) {
     struct stat st{};
-    // Opening a device may do something, so what it is comes first.
+    // Opening a device may have side effects, so the type is checked first.
     if (::stat(path.c_str(), &st) != 0) {
       error_ = std::strerror(errno);
       return;
@@ -66,7 +66,7 @@ class Content {
       ::close(fd_);
     }
     Buffer& b = buffer();
-    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes, of a thread for its next file
+    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes kept for the next file
     if (b.size > kKept) {
       b = {};
     }
@@ -81,7 +81,7 @@ class Content {
   std::span<const unsigned char> bytes() const { return {buffer().data.get(), size_}; }
 
  private:
-  static constexpr std::align_val_t kAligned{64};  // a region's atomics and cache lines
+  static constexpr std::align_val_t kAligned{64};  // for a region's atomics and cache lines
   struct Free {
     void operator()(unsigned char* p) const { ::operator delete(p, kAligned); }
   };
@@ -115,7 +115,7 @@ class Content {
         error_ = std::strerror(errno);
       }
       if (n <= 0) {
-        return;  // it was cut since
+        return;  // it has been truncated since
       }
       size_ += static_cast<std::size_t>(n);
     }
@@ -127,7 +127,7 @@ class Content {
   std::string error_;
 };
 
-// By its name one of ours: worth a line when it cannot be read, wherever it was found.
+// The name is one of fr's: worth a line if the file cannot be read, wherever it was found.
 bool named_like_evidence(std::string_view name) {
   return name.ends_with(".fr") || name.ends_with(".ring") || name.ends_with(reduce::kEnding);
 }
@@ -150,7 +150,7 @@ RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) 
   return name.ends_with(tail) ? RingKind::kRegion : RingKind::kCopy;
 }
 
-// Of a job or of a tool. False: nothing in it is evidence.
+// Reads a log of a job or of a tool. False: nothing in it is evidence.
 bool load_text(const Candidate& file, Content& content, LoadResult& result) {
   content.read_all();
   if (!content.error().empty()) {
@@ -192,7 +192,7 @@ void load_summary(const Candidate& file, bool all_records, Content& content, Loa
   }
 }
 
-// PyTorch's Flight Recorder's, its profiler's, or py-spy's.
+// A dump of PyTorch's Flight Recorder, a profiler trace, or py-spy's output.
 std::unique_ptr<RankEvidence> load_json(std::span<const unsigned char> bytes, std::string& why) {
   if (is_kineto(bytes)) {
     return load_kineto(bytes, why);
@@ -254,7 +254,7 @@ void load_file(const Candidate& file, bool all_records, LoadResult& result) {
   }
   const bool ours = file.asked_for || named_like_evidence(name);
   if (e == nullptr && (format == Format::kJson || format == Format::kPickle) && !ours) {
-    return;  // other people's lie below a directory too
+    return;  // directories have other programs' files, too
   }
   if (e == nullptr) {
     report(why);
@@ -282,7 +282,8 @@ Format format_of(std::span<const unsigned char> b) {
   if (reduce::is_summary(b)) {
     return Format::kSummary;
   }
-  // Protocols 0 and 1 begin with the container: "(dp0\n", "}q\0(".
+  // Pickles of protocols 0 and 1 begin with the container: "(dp0
+  // ", "}q\0(".
   const auto begins = [&](char first, std::string_view second) {
     return b.size() >= 2 && b[0] == static_cast<unsigned char>(first) &&
            second.find(static_cast<char>(b[1])) != std::string_view::npos;

@@ -1,4 +1,4 @@
-// one_file.hpp - one file to evidence. Only for files.cpp, which reads sets of them.
+// one_file.hpp - reads one file. Only for files.cpp, which reads sets of files.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace frtrace {
 
 struct Candidate {
   std::string path;
-  bool asked_for;  // given as an argument, or lying directly in a given directory
+  bool asked_for;  // given as an argument, or directly in a given directory
 };
 
-// all_records: of a summary, also what is not needed of every rank.
+// all_records: also read the older records of a summary.
 void load_file(const Candidate& file, bool all_records, LoadResult& result);
 
 }  // namespace frtrace

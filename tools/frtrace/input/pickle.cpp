@@ -1,4 +1,4 @@
-// pickle.cpp - a pickle machine that builds data only and refuses the rest.
+// pickle.cpp - a pickle machine that builds plain data and refuses everything else.
 #include "input/pickle.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace frtrace::pickle {
 
 namespace {
 
-// Containers that are open at once (MARK); those of a dump are four deep.
+// Containers open at once (MARK); a dump nests four.
 constexpr std::size_t kMaxMarks = 256;
 
 class Machine {
@@ -26,7 +26,7 @@ class Machine {
   }
 
   bool run(Value& root) {
-    // The bottom of the stack is a mark of its own: no opcode pops it.
+    // The bottom of the stack is a mark that no opcode pops.
     stack_[0].type = Type::kMark;
     top_ = 1;
     while (why_.empty()) {
@@ -49,7 +49,7 @@ class Machine {
 
   std::string take_why() { return std::move(why_); }
 
-  // After a cut, what is whole: see parse.
+  // After a cut, the complete part; see parse().
   bool salvage(Value& root) {
     if (!cut_ || top_ < 2 || !stack_[1].is_container()) {
       return false;
@@ -59,8 +59,8 @@ class Machine {
   }
 
  private:
-  // The opcodes that most of a dump consists of, on locals; stops at any other, and where anything
-  // is out of order, which `step` then names.
+  // Handles the most frequent opcodes of a dump, on local variables. Stops at any other opcode and
+  // at any error, which `step` then reports.
   void frequent() {
     if (top_ + 4 > stack_.size()) {
       FileMemory::take(stack_.size() * 2 * sizeof(Value));
@@ -78,7 +78,7 @@ class Machine {
       *top++ = memo[i];
       return true;
     };
-    constexpr std::ptrdiff_t kLongest = 10;  // of these opcodes
+    constexpr std::ptrdiff_t kLongest = 10;  // bytes of the longest of these opcodes
     while (end_ - p >= kLongest && top < full) {
       switch (*p) {
         case kBinGet:
@@ -148,7 +148,7 @@ class Machine {
 
   void push(Value v) { stack_[top_++] = v; }
 
-  // The top `n` values; none of them a mark.
+  // The top `n` values, none of which may be a mark.
   Value* pop(std::size_t n) {
     if (top_ < n + 1) {
       fail("damaged: the stack is empty");
@@ -164,7 +164,7 @@ class Machine {
     return &stack_[top_];
   }
 
-  // The values above the last mark; removes both.
+  // Returns the values above the last mark; removes both.
   std::span<const Value> pop_mark() {
     if (marks_.empty()) {
       fail("damaged: no mark");
@@ -207,7 +207,7 @@ class Machine {
       fail("damaged: nothing to remember");
       return;
     }
-    // Every PUT takes bytes of the input and memos are numbered from 0 on.
+    // Every PUT takes bytes of the input, and memos are numbered from 0.
     if (index >= static_cast<std::size_t>(end_ - begin_)) {
       fail("damaged: a memo beyond reason");
       return;
@@ -264,7 +264,7 @@ class Machine {
     push(string(Type::kString, text.data(), text.size()));
   }
 
-  // A number of the input; false: it is cut there.
+  // Reads a number; false: the input ends before it.
   template <class T>
   bool read(T& v) {
     if (!have(sizeof(T))) {
@@ -283,7 +283,7 @@ class Machine {
     }
     const std::uint64_t size = given;
     if (size > UINT32_MAX) {
-      fail("truncated");  // by its claim: hardly a cut
+      fail("truncated");  // its claimed size is wrong: hardly a cut
     } else if (have(size)) {
       push(string(type, p_, size));
       p_ += size;
@@ -331,7 +331,7 @@ class Machine {
     }
   }
 
-  // These return false for an opcode that is none of theirs.
+  // Each returns false for an opcode of another group.
   bool memo_step(unsigned char op) {
     switch (op) {
       case kBinGet:
@@ -531,7 +531,7 @@ class Machine {
           push(twice);
         }
         return true;
-      case kFrame:  // a hint for buffered reading; the whole input is here
+      case kFrame:  // a hint for buffered reading; the whole input is in memory
         if (have(8)) {
           p_ += 8;
         }

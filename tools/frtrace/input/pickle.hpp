@@ -1,10 +1,10 @@
-// pickle.hpp - plain data out of a Python pickle, protocols 0 to 5.
+// pickle.hpp - reads plain data from a Python pickle, protocols 0 to 5.
 //
-// The opcodes that import, construct or call anything are not there: a pickle that has one is
-// refused as a whole. Strings point into the input; containers live in an arena whose size is
-// bounded by the size of the input. What is shared by the memo stays shared: a reader that walks
-// the tree by reference, not by content, must bound its own steps (a few bytes can name one list a
-// thousand times) and its own depth (a list can hold itself).
+// Opcodes that import, construct or call anything are not implemented: a pickle with one is refused
+// as a whole. Strings point into the input; containers are in an arena, its size bounded by the
+// size of the input. Values shared by the memo stay shared: a reader that walks the tree by
+// reference, not by content, must bound its own steps (a few bytes can name one list a thousand
+// times) and its own depth (a list can contain itself).
 #pragma once
 
 #include <cstddef>
@@ -33,10 +33,10 @@ enum class Type : std::uint8_t {
 
 struct Node;
 
-// Many entries may share one string: what is done with each of them costs no more than this.
+// Many entries may share one string: the work on each of them is limited to this size.
 inline constexpr std::size_t kMaxTextBytes = 4096;  // as the longest path
 
-// 16 bytes. Anything asked of the wrong type reads as absent.
+// 16 bytes. An access of the wrong type reads as absent.
 struct Value {
   Type type = Type::kNone;
   std::uint32_t size = 0;  // of a string
@@ -48,7 +48,7 @@ struct Value {
   };
 
   bool is_container() const { return type >= Type::kTuple && type <= Type::kSet; }
-  // All of it: who reads that bounds how often.
+  // The full text: the caller must bound how often it reads it.
   std::string_view whole_text() const {
     return type == Type::kString || type == Type::kBytes ? std::string_view(s, size)
                                                          : std::string_view();
@@ -56,12 +56,12 @@ struct Value {
   std::string_view text() const { return whole_text().substr(0, kMaxTextBytes); }
 };
 
-// Items of a list, tuple or set; keys and values in turn of a dict.
+// Items of a list, tuple or set; keys and values of a dict in turn.
 struct Node {
   Value* items = nullptr;
   std::uint32_t count = 0;
   std::uint32_t capacity = 0;
-  std::uint32_t tag = 0;  // the reader's own, 0 at first
+  std::uint32_t tag = 0;  // for the reader's own use, initially 0
 };
 
 inline std::span<const Value> items(const Value& v) {
@@ -73,11 +73,11 @@ inline std::span<const Value> pairs(const Value& v) {
   return v.type == Type::kDict ? std::span<const Value>(v.node->items, v.node->count)
                                : std::span<const Value>();
 }
-// Of several equal keys the last, as in Python; nullptr when absent.
+// The last of several equal keys, as in Python; nullptr if absent.
 const Value* find(const Value& dict, std::string_view key);
 
-// Chunks that never move. A thread that reads file after file gets the same ones again: pages that
-// the kernel need not clear anew are a third of the time.
+// Chunks that never move. A thread that reads several files reuses them: otherwise the kernel
+// clears new pages, a third of the time.
 class Arena {
  public:
   Arena() = default;
@@ -109,12 +109,13 @@ class Arena {
   std::size_t left_ = 0, total_ = 0;
 };
 
-// Appends to a list or set, or a key and a value to a dict.
+// Appends to a list or set, or appends keys and values to a dict.
 void append(Arena&, Node&, std::span<const Value> values);
 
-// The root object; false, and `why`, when the input is no whole pickle of plain data. With `cut`, of
-// an input that ends too early: a dict of the root's keys before the cut, the last of them, if it is
-// a list, with the items that are whole; a root that is a list likewise. `*cut` says so.
+// Parses the root object; false, and `why`, if the input is not a complete pickle of plain data.
+// With `cut`, an input that ends too early sets `*cut` and gives the complete part: a dict of the
+// root's keys before the cut; if the last value is a list, its complete items. The same for a root
+// that is a list.
 bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why,
            bool* cut = nullptr);
 

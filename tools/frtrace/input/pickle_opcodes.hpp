@@ -1,4 +1,5 @@
-// pickle_opcodes.hpp - the opcodes of Python's pickle, protocols 0 to 5, and those that are refused.
+// pickle_opcodes.hpp - the opcodes of Python's pickle, protocols 0 to 5, and those that are
+// refused.
 #pragma once
 
 namespace frtrace::pickle {
@@ -74,7 +75,7 @@ enum Op : unsigned char {
   kReadOnlyBuffer = 0x98
 };
 
-// The name of an opcode that would import, construct or call something; nullptr: it does not.
+// The name of an opcode that would import, construct or call something; nullptr: a harmless one.
 inline const char* forbidden(unsigned char op) {
   switch (op) {
     case kGlobal:

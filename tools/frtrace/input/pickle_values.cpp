@@ -1,4 +1,4 @@
-// What pickled values are kept in, and strings of protocol 0.
+// pickle_values.cpp - the containers of pickled values, and strings of protocol 0.
 #include "input/pickle_values.hpp"
 
 #include <algorithm>
@@ -95,7 +95,7 @@ Arena::~Arena() {
 void* Arena::more(std::size_t bytes) {
   const bool alone = bytes > kChunk / 4;
   FileMemory::take(alone ? bytes : kChunk);
-  if (alone) {  // of its own: what is left of the last chunk stays in use
+  if (alone) {  // a separate block: the rest of the last chunk stays in use
     large_.emplace_back(new std::byte[bytes]);
     total_ += bytes;
     return large_.back().get();
@@ -153,13 +153,13 @@ std::optional<std::int64_t> decimal(std::string_view text) {
   return whole && text.size() <= kMaxNumberText ? std::optional(v) : std::nullopt;
 }
 
-// Items lie on the stack until the last of their container is read: root, MARK, key, value, key,
-// list, MARK, item, item, an unfinished item...
+// Items stay on the stack until the last one of their container is read: root, MARK, key, value,
+// key, list, MARK, item, item, an unfinished item...
 bool whole_part(Arena& arena, std::span<Value> stack, const std::vector<std::size_t>& marks,
                 Value& root) {
   root = stack[1];
-  std::size_t level = 0;  // of marks
-  // The values of the container at `at` that were not added yet.
+  std::size_t level = 0;  // index in `marks`
+  // The values of the container at `at` that it does not have yet.
   const auto open_values = [&](std::size_t at) {
     const bool marked = level < marks.size() && marks[level] == at + 1;
     level += marked ? 1 : 0;
@@ -188,7 +188,7 @@ bool whole_part(Arena& arena, std::span<Value> stack, const std::vector<std::siz
   }
   Node& node = *stack[list].node;
   append(arena, node, open_values(list));
-  // Without its keys, or with some of them: it was about to be filled.
+  // The last item has no keys yet, or only some of them: it was being filled.
   const auto keys = [&](std::size_t i) {
     return node.items[i].type == Type::kDict ? node.items[i].node->count : 0;
   };

@@ -1,4 +1,4 @@
-// pickle_values.hpp - the bytes of a pickle as values.
+// pickle_values.hpp - converts the bytes of a pickle to values.
 #pragma once
 
 #include <bit>
@@ -46,7 +46,7 @@ inline Value string(Type type, const void* data, std::size_t size) {
   return out;
 }
 
-// Two's complement of any length; beyond 64 bits the nearest that fits.
+// Two's complement of any length; beyond 64 bits the nearest value that fits.
 inline std::int64_t long_value(const unsigned char* p, std::size_t n) {
   if (n == 0) {
     return 0;
@@ -62,15 +62,15 @@ inline std::int64_t long_value(const unsigned char* p, std::size_t n) {
 
 inline constexpr std::size_t kMaxNumberText = 64;  // of the text forms of protocol 0
 
-// "12", "-3L"; beyond 64 bits the nearest that fits. Empty: not a number.
+// "12", "-3L"; beyond 64 bits the nearest value that fits. nullopt: not a number.
 std::optional<std::int64_t> decimal(std::string_view text);
 
-// The escapes that Python writes; an unknown one stays as it is.
+// Resolves the escapes that Python writes; an unknown one stays as it is.
 std::string unescape(std::string_view in);
 
-// What is whole of an input that ends too early, as `root`: a dict of the root's keys before the
-// cut, the last of them, if it is a list, with the items that are whole; a root that is a list
-// likewise. `stack`: where the machine stopped, root at 1; `marks`: places of marks in it.
+// The complete part of an input that ends too early, as `root`: a dict of the root's keys before
+// the cut; if the last value is a list, its complete items. The same for a root that is a list.
+// `stack`: the state of the machine, root at 1; `marks`: positions of marks in it.
 bool whole_part(Arena&, std::span<Value> stack, const std::vector<std::size_t>& marks, Value& root);
 
 }  // namespace frtrace::pickle

@@ -26,7 +26,7 @@ std::string hex(const unsigned char* bytes, int n) {
   return out;
 }
 
-// Symbols of a large library take a second, from a slow disk several.
+// Reading the symbols of a large library takes a second, from a slow disk several.
 constexpr std::chrono::seconds kReading{10};
 constexpr const char* kNoAnswer =
     "its file system does not answer; functions that it does not export have no name";
@@ -34,14 +34,14 @@ constexpr const char* kNoAnswer =
 constexpr const char* kDamaged =
     "its symbols cannot be read; functions that it does not export have no name";
 
-// Separate debug files only by build id: what else is found there may be another build's, or come
-// over the network.
+// Finds separate debug files by build id only: other ways may find another build's file, or use the
+// network.
 const Dwfl_Callbacks kCallbacks = {.find_elf = dwfl_build_id_find_elf,
                                    .find_debuginfo = dwfl_build_id_find_debuginfo,
                                    .section_address = dwfl_offline_section_address,
                                    .debuginfo_path = nullptr};
 
-// One file, by addresses as its headers have them.
+// The symbols of one file, by address as in its headers.
 class SymbolFile {
  public:
   SymbolFile(const std::string& path, const std::string& build_id) {
@@ -64,7 +64,7 @@ class SymbolFile {
     }
   }
 
-  // "" where no function covers it.
+  // "" if no function covers the address.
   const std::string& function(std::uint64_t address) {
     const auto [it, fresh] = names_.try_emplace(address);
     if (fresh && module_ != nullptr) {
@@ -92,7 +92,7 @@ class SymbolFile {
 
 void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
                     std::vector<Unreadable>& unreadable) {
-  // Every function that has no name, once.
+  // Every function without a name, once.
   using File = std::pair<std::string_view, std::string_view>;  // path, build id
   std::map<File, std::map<std::uint64_t, std::string>> wanted;
   const auto each = [&](const auto& fn) {
@@ -118,7 +118,7 @@ void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
   for (const auto& [file, offsets] : wanted) {
     files.push_back(file);
   }
-  // A child reads on from file to file; where it stays, the next one leaves that mount alone.
+  // A child process reads file after file; if it blocks, the next one skips that mount.
   for (std::size_t next = 0; next < files.size();) {
     if (given_up_on(files[next].first)) {
       unreadable.push_back({std::string(files[next].first), kNoAnswer});

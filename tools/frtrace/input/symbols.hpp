@@ -1,5 +1,5 @@
 // symbols.hpp - names of functions that a library does not export: the recorder reads mapped memory
-// only, where they are not.
+// only, which lacks them.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace frtrace {
 
-// Names the native frames that have none, from the symbol table of their file or from a separate
-// debug file, where the file is here and has the build id that was recorded. Files that do not
-// answer are told. Without libdw: nothing.
+// Names the native frames without a name, from the symbol table of their file or from a separate
+// debug file, if the file is here and has the recorded build id. Files that do not answer are
+// reported in `unreadable`. Without libdw: does nothing.
 void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
                     std::vector<Unreadable>& unreadable);
 

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kMinWindow = 32, kMaxWindow = 512, kFewestRecent = 8;
 constexpr std::size_t kLastOfGroup = 4;
 constexpr std::size_t kNeighbours = 16;                // kept around a slot that differs
-constexpr std::size_t kPinsPerGroup = 4, kPins = 256;  // the earliest
-constexpr std::size_t kWhole = 64;                     // ranks that look guilty
-constexpr std::uint64_t kMaxSpan = 1u << 22;           // seqs of one group; more is damage
+constexpr std::size_t kPinsPerGroup = 4, kPins = 256;  // the earliest ones
+constexpr std::size_t kWhole = 64;                     // suspected ranks
+constexpr std::uint64_t kMaxSpan = 1u << 22;           // seqs of one group; more means damage
 
 std::uint64_t group_key(const RankEvidence& e, const GroupEvidence& g) {
   std::uint64_t h = mix(mix(std::uint64_t{1}, std::string_view(e.id.job)), e.text(g.name));
@@ -45,9 +45,9 @@ bool in_flight(const Record& r) {
   return unfinished(r) && r.state != State::kUnknown && r.state != State::kFailed;
 }
 
-// What nobody asks for in a large set.
+// Drops data that is not used for a large set.
 void compact(RankEvidence& e) {
-  // Of the settings only this one is asked for.
+  // FR_TIMEOUT_S is the only option that is still used.
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.options.shrink_to_fit();
   std::vector<std::pair<std::string, std::string>>().swap(e.layers);
@@ -56,7 +56,7 @@ void compact(RankEvidence& e) {
   e.lanes.shrink_to_fit();
 }
 
-// What a summary has of a rank without its older records.
+// Keeps the records of a rank that its summary gives without the older ones.
 void keep_recent(RankEvidence& e, std::uint64_t budget_records) {
   const auto ranks = static_cast<std::uint64_t>(std::max(e.id.world_size, 1));
   const std::vector<bool> is_recent = reduce::recent(
@@ -74,7 +74,7 @@ Windows::Windows(std::uint64_t budget_records, std::size_t files)
       window_(std::clamp<std::size_t>(budget_records / 2 / std::max<std::size_t>(files, 1),
                                       kMinWindow, kMaxWindow)) {}
 
-// Summaries are much alike: one tells of the set before all of it is held in memory.
+// Summaries are much alike: a single one shows that the set is large before all of it is in memory.
 bool Windows::count(const std::vector<std::unique_ptr<RankEvidence>>& of_file) {
   constexpr std::uint64_t kSurely = 2;  // times the budget
   std::uint64_t records = 0, reduced = 0;
@@ -189,7 +189,7 @@ void Windows::keep_window(RankEvidence& e,
   });
   e.device.spans.shrink_to_fit();
   if (e.holes.reduced) {
-    e.records.shrink_to_fit();  // its tables are those of all ranks of its file
+    e.records.shrink_to_fit();  // all ranks of the file share its tables
   } else {
     compact(e);
   }
@@ -226,7 +226,7 @@ Windows::Again Windows::look_again(const std::vector<std::unique_ptr<RankEvidenc
     pins_[differ[i].first].push_back(differ[i].second);
   }
 
-  // Furthest of each group, and the first who got there.
+  // The highest sequence number of each group, and the first rank that reached it.
   std::unordered_map<std::uint64_t, std::pair<std::uint64_t, std::size_t>> furthest;
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (const GroupEvidence& g : all[i]->groups) {
@@ -238,7 +238,7 @@ Windows::Again Windows::look_again(const std::vector<std::unique_ptr<RankEvidenc
       }
     }
   }
-  // Those with nothing in flight first, those who ended before all.
+  // Ranks that ended first, then ranks with nothing in flight.
   std::vector<std::tuple<bool, bool, Rank, std::size_t>> suspects;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const RankEvidence& e = *all[i];

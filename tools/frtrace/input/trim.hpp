@@ -1,17 +1,17 @@
-// trim.hpp - what is kept in memory of a large set.
+// trim.hpp - chooses the records of a large set that stay in memory.
 //
-// Up to a budget of records all are kept. Of a larger set, whatever the order of the files:
-//  1. of each rank a window: the records from a little before its earliest unfinished operation on,
+// Up to a budget of records all are kept. For a larger set, in any order of files:
+//  1. For each rank a window: the records from just before its earliest unfinished operation on,
 //     every other unfinished one, the last few of each group. Frontiers are exact without records.
-//     Of summaries' ranks what is recent (input/summary/numbers.hpp), less the more ranks there are.
+//     For ranks of summaries, recent records (input/summary/numbers.hpp), fewer with more ranks.
 //  2. While the windows are cut, all ranks put the signature of every collective into one table per
-//     (group, seq). Where they differ, the files of that group are read again and the neighbourhood
-//     of that slot is kept as well: a mismatch that happened long before the hang stays visible.
+//     (group, seq). Where signatures differ, the files of that group are read again and the
+//     neighbourhood of that slot is kept, too: a mismatch long before the hang stays visible.
 //  3. The suspected ranks (behind in a group with nothing in flight, or exited) are read again and
-//     kept whole, and one other member of each of their groups to compare with: what a rank
-//     usually does next needs its history.
-// Memory: ranks x (groups + window) + 4 bytes per (group, seq). `Losses::trimmed` counts what was
-// left out: those records are not lost; `kept`, `first_kept` and `overwritten` do not count them.
+//     kept whole, with one other member of each of their groups for comparison: finding the usual
+//     next operation of a rank needs its history.
+// Memory: ranks x (groups + window) + 4 bytes per (group, seq). `Losses::trimmed` counts the
+// records left out: they are not lost; `kept`, `first_kept` and `overwritten` do not count them.
 #pragma once
 
 #include <atomic>
@@ -31,17 +31,17 @@ class Windows {
  public:
   Windows(std::uint64_t budget_records, std::size_t files);
 
-  // Before anything else of a file just read, by any thread: true once the set is known to be
-  // large. Everything read must then be cut.
+  // Call first for a file just read, on any thread. True once the set is known to be large: then
+  // everything read must be cut.
   bool count(const std::vector<std::unique_ptr<RankEvidence>>& of_file);
   bool large() const;
-  // Takes the signatures and cuts, by any thread.
+  // Takes the signatures and cuts the records, on any thread.
   void cut(RankEvidence&);
 
-  // After all have been cut: what to read again.
+  // Call after all have been cut: the evidence to read again.
   struct Again {
     std::vector<std::size_t> whole;   // evidence to keep whole
-    std::vector<std::size_t> pinned;  // evidence to cut anew, by `cut_again`
+    std::vector<std::size_t> pinned;  // evidence to cut again, by `cut_again`
   };
   Again look_again(const std::vector<std::unique_ptr<RankEvidence>>&);
   void cut_again(RankEvidence&) const;

@@ -1,4 +1,4 @@
-// case.cpp - one job, attempt and incident out of all files; groups matched across ranks.
+// case.cpp - selects the evidence of one job, attempt and incident; matches groups across ranks.
 #include "model/case.hpp"
 
 #include <fmt/format.h>
@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kMaxWorld = 1 << 22;
 constexpr Time kClockSkew = 5'000'000'000;     // between hosts
-constexpr Time kSameIncident = 3'000'000'000;  // ranks that open incidents at once are one occasion
+constexpr Time kSameIncident = 3'000'000'000;  // incidents opened within it are one occasion
 
-// Evidence of a process that could not have moved on since: usable for later incidents too.
+// The process could not move on after it: the evidence is valid for later incidents, too.
 bool is_final(const RankEvidence& e) {
   return e.source != Source::kDump || e.process_gone || e.salvaged ||
          (e.exit.present && e.exit.state != fr::kExitNoted) || e.exit.kind == ExitBy::kException;
@@ -31,7 +31,7 @@ bool ends_with(std::string_view s, std::string_view end) {
   return s.size() >= end.size() && s.substr(s.size() - end.size()) == end;
 }
 
-// Written beside the first dump of the rank in that incident; libfr/format/file_name.hpp.
+// The file was written beside the rank's first dump of that incident; libfr/format/file_name.hpp.
 bool is_beside(const RankEvidence& e) {
   return ends_with(e.file, ".later.fr") || ends_with(e.file, ".later.ring") ||
          ends_with(e.file, ".dead.fr") || ends_with(e.file, ".dead.ring");
@@ -47,9 +47,9 @@ bool is_hang(const std::vector<const RankEvidence*>& all, std::uint64_t incident
   });
 }
 
-// Of a hang the first dump tells how it was: what came later shows how it was ended. Of anything else
-// the last one, which knows how the process ended; so too of an incident before this one, which the
-// rank may have outlived. A ring, read later, may show what was done to the job after.
+// Prefers, for a hang, the first dump: later ones show how the hang was ended. Otherwise, and for
+// an earlier incident, which the rank may have outlived, prefers the last one, which knows how the
+// process ended. A ring is read later and may show actions on the job after the incident.
 bool better(const RankEvidence& a, const RankEvidence& b, std::uint64_t incident, bool hang) {
   const auto order = [&](const RankEvidence& e) {
     const bool now = e.incident >= incident;
@@ -73,8 +73,8 @@ bool same_process(const RankEvidence& a, const RankEvidence& b) {
   return a.id.rank == b.id.rank && a.id.pid == b.id.pid && a.id.start == b.id.start;
 }
 
-// A rank that answered late, after a peer had written its dump for it: if nothing has changed since,
-// its own dump says more, for it has all stacks.
+// The own dump of a rank that answered after a peer had written a dump for it. If nothing has
+// changed since, it is better: it has all stacks.
 const RankEvidence* own_answer(const RankEvidence& first,
                                const std::vector<const RankEvidence*>& all_of_rank) {
   for (const RankEvidence* e : all_of_rank) {
@@ -110,7 +110,7 @@ void add_later(Case& c, const std::vector<const RankEvidence*>& all) {
 // One piece of evidence per rank.
 using Best = std::map<Rank, const RankEvidence*>;
 
-// First evidence of each rank in that incident.
+// The first evidence of each rank in that incident.
 Best first_of(const std::vector<const RankEvidence*>& all, std::uint64_t incident) {
   Best out;
   for (const RankEvidence* e : all) {
@@ -122,7 +122,7 @@ Best first_of(const std::vector<const RankEvidence*>& all, std::uint64_t inciden
   return out;
 }
 
-// Nothing moved in between: the later incident is about the same hang, or about its end.
+// No rank made progress in between: the later incident is about the same hang, or about its end.
 bool same_hang(const Best& first, const Best& later) {
   return std::all_of(later.begin(), later.end(), [&](const auto& entry) {
     const auto it = first.find(entry.first);
@@ -131,7 +131,8 @@ bool same_hang(const Best& first, const Best& later) {
   });
 }
 
-// The newest incident; of those about one hang the first, which was dumped before anybody ended it.
+// The newest incident; of several about one hang the first, which was dumped before the hang was
+// ended.
 std::uint64_t newest_incident(const std::vector<const RankEvidence*>& all) {
   std::set<std::uint64_t> numbers;
   for (const RankEvidence* e : all) {
@@ -153,8 +154,8 @@ std::uint64_t newest_incident(const std::vector<const RankEvidence*>& all) {
   return *newest;
 }
 
-// The best evidence of each rank for the case's incident. `older`: ranks that left some of an
-// earlier incident which does not count.
+// The best evidence of each rank for the case's incident. `older`: ranks with evidence of an
+// earlier incident that does not count.
 Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool hang,
                    std::set<Rank>& older) {
   Best best;
@@ -183,7 +184,7 @@ Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool ha
       slot = e;
     }
   }
-  // A lone process that never learnt its rank is rank 0 of its own small world.
+  // A lone process that never learnt its rank is rank 0 of a world of one.
   if (best.empty() && nameless.size() == 1) {
     best[0] = nameless.front();
     nameless.clear();
@@ -197,9 +198,9 @@ Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool ha
   return best;
 }
 
-// The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
-// of one run live at the same time, so a file written before another process began is of an
-// earlier one, unless that process has met this one on their node: it failed at once.
+// The ranks of one run agree on its number. Without a number (no store, older files): processes of
+// one run live at the same time, so a file written before another process began is of an earlier
+// run. Exception: a process that failed at once, if the later one met it on their node.
 bool is_of_earlier_run(const RankEvidence& e, const RankEvidence& youngest) {
   if (e.id.run != 0 && youngest.id.run != 0) {
     return e.id.run != youngest.id.run;
@@ -218,7 +219,7 @@ auto process_of(const RankEvidence& e) {
   return std::tuple(e.id.pid, e.id.start, std::string_view(e.id.host));
 }
 
-// When the process joined its run, at the latest.
+// The latest time at which the process can have joined its run.
 Time joined(const RankEvidence& e) {
   Time out = e.id.start;
   for (const GroupEvidence& g : e.groups) {
@@ -229,7 +230,7 @@ Time joined(const RankEvidence& e) {
   return out;
 }
 
-// Of earlier runs nothing is used; that there are files of theirs is said once, with their incidents.
+// Evidence of earlier runs is not used; a note names its incidents once.
 std::vector<const RankEvidence*> without_earlier_runs(Case& c,
                                                       const std::vector<const RankEvidence*>& all) {
   const auto age = [](const RankEvidence& e) {
@@ -245,7 +246,7 @@ std::vector<const RankEvidence*> without_earlier_runs(Case& c,
   if (youngest == nullptr) {
     return all;
   }
-  // A process that made its groups anew agreed on another number: what it wrote before is its own.
+  // A process that made its groups anew has agreed on a new run number: its older files stay valid.
   std::map<decltype(process_of(*youngest)), Rank> now;
   for (const RankEvidence* e : all) {
     if (!is_of_earlier_run(*e, *youngest)) {
@@ -254,13 +255,13 @@ std::vector<const RankEvidence*> without_earlier_runs(Case& c,
   }
   std::vector<const RankEvidence*> used;
   std::vector<int> incidents;
-  std::set<decltype(process_of(*youngest))> left;  // live, and are in none of the new groups
+  std::set<decltype(process_of(*youngest))> left;  // live, and in none of the new groups
   for (const RankEvidence* e : all) {
     const bool is_earlier = is_of_earlier_run(*e, *youngest);
     const auto own = now.find(process_of(*e));
     const bool lives_on = e->salvage != Salvage::kLeftOver && own != now.end();
     if (is_earlier && lives_on && own->second != e->id.rank) {
-      continue;  // it was another rank in the groups before
+      continue;  // the process had another rank in the groups before
     }
     if (lives_on || !is_earlier) {
       used.push_back(e);
@@ -285,7 +286,7 @@ std::vector<const RankEvidence*> without_earlier_runs(Case& c,
   return used;
 }
 
-// Both processes lived when the later one of them wrote its evidence.
+// Both processes lived when the later of them wrote its evidence.
 bool lived_together(const RankEvidence& a, const RankEvidence& b) {
   const auto lives = [](const RankEvidence& e) {
     return e.format.empty() && e.threads_by.empty() && !e.salvaged && !e.process_gone &&
@@ -318,7 +319,7 @@ void find_twins(Case& c, const std::vector<const RankEvidence*>& all, const Best
   }
 }
 
-// A rank whose stack may be in an operation, or wait for what it has issued, is no end of all waits.
+// Sets aside ranks with stacks only, which may wait in an operation: no wait may end at them.
 std::vector<const RankEvidence*> without_waiting(Case& c,
                                                  const std::vector<const RankEvidence*>& all) {
   std::vector<const RankEvidence*> out;
@@ -344,12 +345,12 @@ void choose(Case& c, const std::vector<const RankEvidence*>& given) {
   std::set<Rank> older;
   Best best = best_of_ranks(c, all, hang, older);
   find_twins(c, all, best);
-  std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // or each rank looks at all files
+  std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // avoids a search per rank
   for (const RankEvidence* e : all) {
     by_rank[e->id.rank].push_back(e);
   }
   int world = 0;
-  std::map<int, std::size_t> told;  // how many of fr's ranks were told that world
+  std::map<int, std::size_t> told;  // world size -> number of fr's ranks that were told it
   for (auto& [rank, e] : best) {
     e = hang ? own_answer(*e, by_rank[e->id.rank]) : e;
     c.index.emplace(rank, static_cast<int>(c.ranks.size()));
@@ -357,11 +358,11 @@ void choose(Case& c, const std::vector<const RankEvidence*>& given) {
     world = std::max(world, rank + 1);
     if (e->format.empty() && e->id.world_size > 0) {
       ++told[e->id.world_size];
-    } else {  // by the groups that a file of PyTorch's lists: that many at least
+    } else {  // a file of PyTorch's has a lower bound only, from the groups it lists
       world = std::max(world, e->id.world_size);
     }
   }
-  // Where they differ, a launch line was wrong on some node.
+  // If the sizes differ, the launch command of some node was wrong: the most frequent size counts.
   const auto most = std::ranges::max_element(
       told, {}, [](const auto& x) { return std::pair(x.second, x.first); });
   world = most == told.end() ? world : std::max(world, most->first);

@@ -1,5 +1,5 @@
-// case.hpp - sorts evidence into cases: one job, one attempt, one incident, one piece of evidence
-// per rank, and the process groups matched across ranks.
+// case.hpp - sorts evidence into cases: one job, attempt and incident, one piece of evidence per
+// rank, and the process groups matched across ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ inline std::size_t idx(int i) {
   return static_cast<std::size_t>(i);
 }
 
-// Of as many ranks and of one description, or made by one call: for each rank its own one.
+// Groups of one kind: equal size and description, made by the same call. Each rank is in one of
+// them.
 using GroupKind = std::tuple<std::size_t, std::string_view, int>;
 
 // A process group as its members know it: same name, instance and members.
@@ -30,24 +31,24 @@ struct Group {
   std::string name, desc, backend;
   std::uint32_t instance = 1;
   std::vector<Rank> ranks;  // in group order
-  bool ranks_known = true;  // false: only those members are listed whose evidence was read
-  // Per member: index in Case::ranks and row in its groups; -1 where there is none.
+  bool ranks_known = true;  // false: `ranks` has only members with evidence
+  // Per member: index in Case::ranks and row in its groups; -1: none.
   std::vector<int> evidence;
   std::vector<int> row;
   std::unordered_map<Rank, int> position;
 
-  // Of a numbered group without a description: which of the calls made it that make a group for each
-  // rank; -1: unknown.
+  // For a numbered group without a description: which call made it, counting calls that make a
+  // group for each rank; -1: unknown.
   int made_by = -1;
   GroupKind kind() const { return {ranks.size(), desc, made_by}; }
 
-  // For people: no other group of the case has it, but for a communicator's own group, which has
-  // that of the framework's group that it works for.
+  // The name shown to users. Unique in the case, except that a communicator's own group has the
+  // label of the framework's group that it works for.
   std::string label;
-  bool described_by_other = false;  // such a communicator's
-  // Or of several backends, one of which is gloo.
+  bool described_by_other = false;  // a communicator's group with such a label
+  // Also true with several backends of which gloo is one.
   bool is_gloo() const { return backend.find("gloo") != std::string::npos; }
-  // Position of a member; -1: the rank is none.
+  // Position of a member; -1: the rank is not a member.
   int at(Rank rank) const {
     const auto it = position.find(rank);
     return it == position.end() ? -1 : it->second;
@@ -64,20 +65,20 @@ struct Case {
   int expected = 0;                        // world size
   std::vector<Rank> missing;               // expected ranks without evidence
   std::vector<Group> groups;
-  std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1 none
-  // The same of any row, also one that a damaged file does not describe.
+  std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1: none
+  // The same for any row; -1 for a row that a damaged file does not describe.
   int group_at(int evidence, std::uint32_t row) const {
     const std::vector<int>& rows = group_of[idx(evidence)];
     return row < rows.size() ? rows[row] : -1;
   }
   std::vector<std::string> notes;  // what was left out, and why
-  // Per rank: what the same process wrote, or left, after the evidence that was chosen; oldest first.
+  // Per rank: evidence that the same process wrote or left after the chosen one; oldest first.
   std::vector<std::vector<const RankEvidence*>> later;
-  // Ranks that several processes, which lived at the same time, say they are: evidence of each.
+  // Ranks claimed by several processes that lived at the same time: evidence of each process.
   std::map<Rank, std::vector<const RankEvidence*>> twins;
-  // Stacks of ranks among the missing, which may be in an operation themselves.
+  // Evidence with stacks only, of missing ranks that may be in an operation.
   std::unordered_map<Rank, const RankEvidence*> stacks;
-  bool asked_for = false;  // the incident was named, not the newest taken
+  bool asked_for = false;  // the incident was named, not chosen as the newest
 
   auto indices() const { return std::views::iota(0, static_cast<int>(ranks.size())); }  // in ranks
   const RankEvidence& evidence_of(int i) const { return *ranks[idx(i)]; }

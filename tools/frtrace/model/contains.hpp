@@ -1,4 +1,5 @@
-// contains.hpp - whether a list holds a value, or a text another one; its values, each once.
+// contains.hpp - whether a list contains a value, or a text another one; the unique values of a
+// list.
 #pragma once
 
 #include <algorithm>

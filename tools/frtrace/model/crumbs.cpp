@@ -14,13 +14,13 @@ namespace frtrace {
 
 namespace {
 
-// Prefixes of notes that the Python package writes: of fr.trace_calls "-> function file:line" and
-// "<- ...", of exceptions that the user's code handled, of threads that died; of the recorder's own.
+// Prefixes of notes that the Python package writes: for fr.trace_calls "-> function file:line" and
+// "<- ...", for exceptions that user code handled, for threads that died, for the recorder's own.
 constexpr std::string_view kIn = "-> ", kOut = "<- ", kCaught = "caught ",
                            kDied = "exception in thread ", kOwn = "fr: ";
 
-// What the thread that wrote the last note of a call was in, and entered last; "" without such
-// notes.
+// The traced calls that are open in the thread that wrote the last such note, and the last call it
+// entered; "" without such notes.
 std::string traced_calls(const RankEvidence& e) {
   const auto call = [&](const Record& r) {
     const std::string_view text = r.kind == Kind::kNote ? e.text(r.op) : std::string_view();
@@ -55,8 +55,8 @@ std::string traced_calls(const RankEvidence& e) {
   return out;
 }
 
-// "caught OSError at load.py:23 in fetch: no such shard, 2.0 s before its last operation", of the
-// last one since the process made its groups; "" without.
+// "caught OSError at load.py:23 in fetch: no such shard, 2.0 s before its last operation": the last
+// exception handled since the process made its groups; "" if there is none.
 std::string last_caught(const RankEvidence& e) {
   const std::vector<Restart> restarts = restarts_of(e);
   const Time since = restarts.empty() ? 0 : restarts.back().destroyed;
@@ -79,7 +79,7 @@ std::string last_caught(const RankEvidence& e) {
                      caught->time < last_operation ? "before" : "after");
 }
 
-// "step 20 (the others at step 21)"; "" the program does not tell its steps
+// "step 20 (the others at step 21)"; "" if the program does not report its steps
 std::string step_text(const Case& c, const RankEvidence& e) {
   if (!e.has_step) {
     return {};
@@ -97,12 +97,12 @@ std::string step_text(const Case& c, const RankEvidence& e) {
                                        : "");
 }
 
-// Of a thread that an exception has ended, by the note that it left.
+// An exception ended the thread, by the note that it left.
 bool has_died(const RankEvidence& e, const ThreadNotes& n) {
   return n.tid != static_cast<std::uint32_t>(e.id.pid) && n.note.starts_with(kDied);
 }
 
-// last note "building extension", step 20, span "startup" open for 15.0 s
+// Example: last note "building extension", step 20, span "startup" open for 15.0 s
 std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
                       const std::string& step) {
   std::string text;
@@ -163,7 +163,7 @@ std::vector<std::string> crumb_lines(const Case& c, const RankEvidence& e) {
   const auto is_main = [&](const ThreadNotes* n) {
     return n->tid == static_cast<std::uint32_t>(e.id.pid);
   };
-  // The main thread, then who is inside a span, then the latest.
+  // The main thread, then threads inside a span, then the thread with the latest note.
   const auto order = [&](const ThreadNotes* n) {
     return std::tuple(!is_main(n), n->spans.empty(), -n->note_time);
   };
@@ -198,10 +198,10 @@ std::vector<std::string> crumb_lines(const Case& c, const RankEvidence& e) {
   return out;
 }
 
-// "raised RuntimeError: no batch", where, and what it came from.
+// "raised RuntimeError: no batch", the place, and the cause.
 std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& exit) {
   std::vector<std::string> out{"raised " + exit};
-  // innermost, then the user's own
+  // the innermost frame, then frames of user code
   std::string where;
   constexpr std::size_t kShown = 4;
   std::size_t shown = 0;
@@ -219,8 +219,8 @@ std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& 
   if (!where.empty()) {
     out.push_back(std::move(where));
   }
-  // Below the message fr's Python package has added where it was raised, and the first cause. Other
-  // lines are the message's own and go on where its first one ends, unless that had to be cut.
+  // fr's Python package appends the place and the first cause below the message. Other lines belong
+  // to the message and continue its first line, unless that had to be cut.
   const bool cut = out.front().ends_with("...");
   const std::string& message = e.exit.message;
   std::vector<std::string> own;

@@ -9,7 +9,7 @@
 
 namespace frtrace {
 
-// 0: not known, or less than a byte.
+// Bytes of one element; 0: unknown, or less than a byte.
 inline std::uint64_t bytes_of_dtype(std::string_view dtype) {
   using Size = std::pair<std::string_view, std::uint64_t>;
   static constexpr std::array<Size, 21> kSizes{{

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kCaughtNote = "caught ";  // python/fr/caught.py
 
-// When the process destroyed its default groups, in the order of time.
+// When the process destroyed its default groups, in order of time.
 std::vector<Time> ends_of(const RankEvidence& e) {
   std::vector<Time> out;
   for (const GroupEvidence& g : e.groups) {
@@ -26,7 +26,7 @@ std::uint32_t generation_at(const std::vector<Time>& ends, Time time) {
   return static_cast<std::uint32_t>(std::ranges::upper_bound(ends, time) - ends.begin());
 }
 
-// It makes groups again, or has made them.
+// After `ended`, the process made groups again or is making them.
 bool has_begun_again(const RankEvidence& e, Time ended) {
   return std::ranges::any_of(e.records, [&](const Record& r) {
     return r.time > ended && (communicates(r) ||

@@ -1,4 +1,4 @@
-// generations.hpp - groups that a process destroyed and made anew: restarts within the process.
+// generations.hpp - groups that a process destroyed and made again: restarts within the process.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace frtrace {
 
-// Numbers the generations of the process's groups (GroupEvidence::generation). Where the process has
-// begun another generation since, nothing of an earlier one is in flight or failed any more.
+// Numbers the generations of the process's groups (GroupEvidence::generation). Once a newer
+// generation has begun, no operation of an older one counts as in flight or failed.
 void settle_generations(RankEvidence&);
 
 // The process destroyed its default group and made another one.
 struct Restart {
   Time destroyed = 0;
-  Time went_on = 0;    // issued its first operation since; 0: not yet
-  Time raised = 0;     // of `caught`
-  std::string caught;  // "RuntimeError at train.py:12 in step: bad batch"; "" nothing tells
-  std::string failed;  // error of the first operation that failed; ""
+  Time went_on = 0;    // time of the first operation issued after it; 0: none yet
+  Time raised = 0;     // time of `caught`
+  std::string caught;  // "RuntimeError at train.py:12 in step: bad batch"; "": unknown
+  std::string failed;  // error of the first operation that failed; "": none
 };
-// In the order of time.
+// In order of time.
 std::vector<Restart> restarts_of(const RankEvidence&);
 
 }  // namespace frtrace

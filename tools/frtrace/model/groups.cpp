@@ -1,4 +1,4 @@
-// Groups of all ranks' tables: which rows are one group, and what a group is called.
+// groups.cpp - matches the rows of all ranks' tables to groups, and labels the groups.
 #include "model/groups.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace frtrace {
 
 namespace {
 
-// The framework's group that a communicator's own group works for; nullptr: none is known.
+// The framework's group that a communicator's own group works for; nullptr: unknown.
 const GroupEvidence* framework_group(const RankEvidence& e, std::uint32_t row) {
   for (const CommEvidence& comm : e.device.comms) {
     if (comm.used && comm.group == row && comm.pg_group != 0 && comm.pg_group < e.groups.size() &&
@@ -25,8 +25,8 @@ const GroupEvidence* framework_group(const RankEvidence& e, std::uint32_t row) {
   return nullptr;
 }
 
-// Groups whose members nobody lists, placed by the rank that each says to have in them. Where none
-// knows how many there are (NCCL up to 2.26), all of the job must have said theirs.
+// Finds the members of groups without a list of members from each member's own rank in the group.
+// Without a size of the group (NCCL up to 2.26), all ranks of the job must have given theirs.
 class OwnPlaces {
  public:
   explicit OwnPlaces(const Case& c)
@@ -52,7 +52,7 @@ class OwnPlaces {
       }
     }
   }
-  // Empty when they do not tell.
+  // The members in group order; empty: unknown.
   std::vector<Rank> of(const RankEvidence& e, const GroupEvidence& g) const {
     const auto it = places_.find({e.text(g.name), g.instance, g.n_ranks});
     const Places none;
@@ -72,7 +72,7 @@ class OwnPlaces {
   struct Places {
     std::vector<Rank> ranks;
     std::size_t n = 0;
-    bool several = false;    // groups of one name
+    bool several = false;    // several groups of one name
     bool reordered = false;  // not in the order of the job's ranks
   };
   int expected_;
@@ -80,7 +80,7 @@ class OwnPlaces {
   std::map<std::tuple<std::string_view, std::uint32_t, std::int32_t>, Places> places_;
 };
 
-// Rows of all ranks' group tables to the groups of the case.
+// Matches the rows of all ranks' group tables to the groups of the case.
 class GroupMatcher {
  public:
   explicit GroupMatcher(Case& c) : c_(c), own_places_(c) {}
@@ -100,8 +100,8 @@ class GroupMatcher {
     for (const At& at : unplaced_) {
       join_by_name(at);
     }
-    // Members without evidence stay -1; members with evidence that never made the group too, but
-    // their evidence counts: their frontier is 0.
+    // A member without evidence stays -1. A member with evidence that never made the group keeps
+    // row -1, but its evidence counts: its frontier is 0.
     for (Group& g : c_.groups) {
       for (std::size_t m = 0; m < g.ranks.size(); ++m) {
         if (const auto it = c_.index.find(g.ranks[m]); g.evidence[m] < 0 && it != c_.index.end()) {
@@ -112,7 +112,7 @@ class GroupMatcher {
   }
 
  private:
-  // A row of the groups of one rank.
+  // A row in one rank's table of groups.
   struct At {
     int evidence;
     int row;
@@ -123,8 +123,8 @@ class GroupMatcher {
     return c_.evidence_of(at.evidence).groups[static_cast<std::size_t>(at.row)];
   }
 
-  // Names that several groups of one rank have over the same ranks: their descriptions tell them
-  // apart.
+  // Finds names that several groups of one rank share over the same ranks: only their descriptions
+  // distinguish them.
   void find_shared_names() {
     for (const RankEvidence* e : c_.ranks) {
       for (std::size_t a = 1; a < e->groups.size(); ++a) {
@@ -187,8 +187,8 @@ class GroupMatcher {
     return ranks.empty() ? own_places_.of(e, g) : ranks;
   }
 
-  // Members that did not learn who the others are: join the group of that name, if it is the only
-  // one that has them; else they are a group by what is seen of it.
+  // Places a member that does not know the other members: in the group of that name that may have
+  // it, else in a new group of the members that are seen.
   void join_by_name(const At& at) {
     const RankEvidence& e = c_.evidence_of(at.evidence);
     const GroupEvidence& g = group_at(at);
@@ -234,7 +234,7 @@ class GroupMatcher {
     Group& g = c_.groups[static_cast<std::size_t>(group)];
     const auto it = g.position.find(e.id.rank);
     if (it == g.position.end()) {
-      return;  // a rank that knows of the group without being in it
+      return;  // the rank knows of the group but is not a member
     }
     g.evidence[static_cast<std::size_t>(it->second)] = at.evidence;
     g.row[static_cast<std::size_t>(it->second)] = at.row;
@@ -249,8 +249,8 @@ class GroupMatcher {
   Case& c_;
   const OwnPlaces own_places_;
   std::map<std::tuple<std::string, std::uint32_t, std::vector<Rank>>, int> by_key_;
-  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
-  // for each of them.
+  // The same by ranges as written, which are almost always equal: avoids a list of all ranks for
+  // each row.
   std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
            std::vector<std::pair<Ranges, int>>>
       by_ranges_;
@@ -275,8 +275,8 @@ bool is_number(std::string_view s) {
   return !s.empty() && s.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Groups of one description are told apart by their members; one without description is known by
-// its name, or by its members where the name is a mere number.
+// Groups with equal descriptions are labelled with their members. A group without a description is
+// labelled with its name, or with its members if the name is a mere number.
 void name_groups(Case& c) {
   std::map<std::string, std::set<std::vector<Rank>>> members;
   const auto nameless = [](const Group& g) {
@@ -304,8 +304,8 @@ void name_groups(Case& c) {
   }
 }
 
-// All ranks make groups in one order, which their numbers tell: one call makes groups of one size,
-// each of other ranks.
+// All ranks make groups in the same order, which the numeric names show. One call makes groups of
+// one size with disjoint ranks.
 void find_kinds(Case& c) {
   std::vector<Group*> groups;
   for (Group& g : c.groups) {

@@ -1,4 +1,4 @@
-// groups.hpp - only for case.cpp.
+// groups.hpp - matching of groups; only for case.cpp.
 #pragma once
 
 #include "model/case.hpp"

@@ -1,4 +1,4 @@
-// mixing of hashes, shared by the facts.
+// hash.hpp - mixing of hashes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Known patterns of hangs in the stacks, system calls and variables of a rank.
+// hints.cpp - known patterns of hangs in the stacks, system calls and variables of a rank.
 #include "model/hints.hpp"
 
 #include <fmt/format.h>
@@ -15,13 +15,13 @@ namespace frtrace {
 
 namespace {
 
-// Functions are named without their class before Python 3.11.
+// A thread's stack. Before Python 3.11 names of functions lack the class.
 struct Look {
   const RankEvidence& e;
   const ThreadStack& t;
 
   const ThreadFrame& frame(std::size_t i) const { return e.threads.frames[t.stack[i]]; }
-  // Position of a Python frame of that function and file, among the innermost; -1 none.
+  // Position of a Python frame of that function and file, among the innermost; -1: none.
   int python(std::string_view function, std::string_view file, int within = 8) const {
     int seen = 0;
     for (std::size_t i = 0; i < t.stack.size() && seen < within; ++i) {
@@ -116,7 +116,8 @@ bool is_worker(const ChildProcess& c) {
   return has(c.name, "pt_data_worker");
 }
 
-// In nothing of the user's since its loop began: what is below was its parent's when it forked.
+// The worker has run no user code since its loop began; frames below are its parent's from the
+// fork.
 bool waits_for_work(const ThreadsEvidence& t, const ChildProcess& c) {
   const auto frame = [&](std::uint32_t i) -> const ThreadFrame& { return t.frames[i]; };
   const auto loop = std::ranges::find(c.stack, "_worker_loop", [&](std::uint32_t i) {
@@ -137,7 +138,7 @@ std::string loader_worker(const Look& l) {
   if (!t.children_known) {
     return out + ": a worker is slow, stuck or gone";
   }
-  // torch names its workers since 2.6; before, any child may be one.
+  // torch names its workers since 2.6; before that, any child may be one.
   const bool named = std::any_of(t.children.begin(), t.children.end(), is_worker);
   std::vector<const ChildProcess*> workers;
   for (const ChildProcess& c : t.children) {
@@ -206,7 +207,7 @@ std::string import_lock(const Look& l) {
   return {};
 }
 
-// A process that multiprocessing has forked runs on the stack that its parent had then.
+// A process forked by multiprocessing keeps its parent's stack below its own frames.
 std::string fork_cuda(const Look& l) {
   constexpr int kAll = 1 << 20;
   return l.python("_lazy_init", "torch/cuda/__init__.py", 16) >= 0 &&
@@ -229,14 +230,14 @@ std::string gil(const Look& l) {
                      where.empty() ? "" : " in ", where);
 }
 
-// Locks are semaphores of the system's, since 3.14 below a lot that threads park on.
+// Python locks are semaphores of the system; since 3.14 threads park in _PySemaphore_Wait.
 bool in_python_lock(const Look& l) {
   return (l.t.syscall == "futex" || l.t.activity == fr::Activity::kInterrupted) &&
          (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
 }
 
-// What the thread waits for by the call of the standard library that takes the lock for it; "" where
-// the user's own code takes it.
+// The wait, by the call of the standard library that takes the lock; "" if user code takes the lock
+// itself.
 std::string waits_in_library(const Look& l) {
   static constexpr struct {
     const char *function, *file, *text;
@@ -260,7 +261,7 @@ std::string waits_in_library(const Look& l) {
   return {};
 }
 
-// Who holds it is recorded nowhere: one of the threads that are in code of the user's, too.
+// The holder is not recorded: threads that are in user code are listed as candidates.
 std::string python_locks(const Look& l) {
   if (!in_python_lock(l)) {
     return {};
@@ -291,7 +292,7 @@ std::string stopped(const Look& l) {
 FileLockWait file_lock_of(const Look& l) {
   FileLockWait out;
   const bool flock = l.t.syscall == "flock", record = l.t.syscall.starts_with("fcntl");
-  // Python's filelock polls with flock() that does not wait; the second path is that of 4.3.
+  // Python's filelock polls with non-blocking flock(); the second path is that of version 4.3.
   const int polls =
       std::max(l.python("", "filelock/_api.py", 1), l.python("", "filelock/_core/_acquire.py", 1));
   if (polls >= 0) {
@@ -305,8 +306,8 @@ FileLockWait file_lock_of(const Look& l) {
         out.holder_name = lock.holder_name;
       }
     }
-    // Calls of fcntl() that ask for no lock do not sleep. One that does may be missing from the
-    // kernel's list for a moment: the signal of the sampling wakes it.
+    // A call of fcntl() without a lock does not sleep. A call that waits may be missing from the
+    // kernel's list for a moment, as the sampling signal wakes it.
     out.file =
         flock || out.holder >= 0 || l.t.activity == fr::Activity::kAsleep ? l.t.syscall_on : "";
   }
@@ -357,7 +358,8 @@ bool has_thread_at_lock(const RankEvidence& e) {
 
 namespace {
 
-// Of torch, but for its loaders of data, or of what it waits in for ranks and devices.
+// The frame is in torch (other than its data loaders) or in a library that it waits in for ranks
+// and devices.
 bool is_torch(const ThreadFrame& f) {
   const std::string_view file(f.file);
   if (f.python) {
@@ -368,7 +370,7 @@ bool is_torch(const ThreadFrame& f) {
   return std::ranges::any_of(kLibraries, [&](std::string_view l) { return name.starts_with(l); });
 }
 
-// From the innermost frame to the user's one; empty: the stack is not known so far.
+// The frames from the innermost to the user's; empty: the stack is not known that far.
 std::span<const std::uint32_t> inside_program(const ThreadsEvidence& all, const ThreadStack& t) {
   const ThreadFrame* user = user_frame(all, t);
   const bool native =
@@ -399,7 +401,7 @@ bool is_in_program(const RankEvidence& e) {
       !file_lock_wait(e).file.empty() || !lock_wait(e).path.empty()) {
     return false;
   }
-  // Another thread may have the lock, or fill the queue, that it waits for.
+  // A torch thread may hold the lock, or fill the queue, that the main thread waits for.
   return t->syscall != "futex" ||
          std::ranges::none_of(e.threads.threads, [&](const ThreadStack& o) {
            return o.tid != t->tid && is_within_torch(e.threads, o);

@@ -1,4 +1,4 @@
-// hints.hpp - known hang patterns in what a rank's threads do. A pure function of the evidence.
+// hints.hpp - known patterns of hangs in a rank's threads. A pure function of the evidence.
 #pragma once
 
 #include <cstdint>
@@ -26,75 +26,75 @@ enum class HintKind : std::uint8_t {
 
 struct Hint {
   HintKind kind;
-  std::string text;  // a sentence whose subject is the rank
+  std::string text;  // a sentence with the rank as its subject
 };
 
-// By the stacks, system calls and variables of the main thread and of those it waits for.
+// Based on stacks, system calls and variables of the main thread and of the threads it waits for.
 std::vector<Hint> hints_of(const RankEvidence&);
 
-// One of its threads is about to take a lock of the program's, and does not get it: `with lock` in user
-// code.
+// A thread of the rank waits for a lock of the program: `with lock` in user code.
 bool has_thread_at_lock(const RankEvidence&);
 
-// Its main thread is in the program's own code, as its stack shows: in no call of torch's or of a
-// device's library, at no lock of a file and at no lock of Python's that a thread of torch's may hold.
+// The main thread is in the program's own code, by its stack: not in a call of torch or of a device
+// library, not at a file lock, and not at a Python lock that a torch thread may hold.
 bool is_in_program(const RankEvidence&);
-// Its main thread is inside such a call.
+// The main thread is in a call of torch or of a device library.
 bool is_in_torch(const RankEvidence&);
 
-// The lock file that the rank waits for, and what is needed to look it up; path "": none, or its
-// name is not in the evidence.
+// The lock file that the rank waits for, and the data to look it up; path "": none, or the evidence
+// lacks its name.
 struct LockWait {
   std::string path, host;
   Time process_start = 0;
 };
 LockWait lock_wait(const RankEvidence&);
 
-// The lock of a file that the main thread waits for, by flock(), fcntl() or Python's filelock.
+// The file lock that the main thread waits for, by flock(), fcntl() or Python's filelock.
 struct FileLockWait {
-  std::string file;  // "" it waits for none
-  int holder = -1;   // process, where the kernel named it; -1 unknown
+  std::string file;  // "": it waits for none
+  int holder = -1;   // pid, if the kernel named it; -1: unknown
   std::string holder_name;
 };
 FileLockWait file_lock_wait(const RankEvidence&);
-// "waits for the lock of data.lock, which rank 0 holds" where the rank is known, else the process.
+// "waits for the lock of data.lock, which rank 0 holds"; without the rank, the process is named.
 std::string file_lock_text(const RankEvidence&, Rank holder = -1);
 
-// Where the rank is inside torch's rendezvous: it has not got past the store that all ranks meet at.
+// The rank is in torch's rendezvous: it has not passed the store that all ranks meet at.
 struct Rendezvous {
-  bool known = false;   // the evidence has the stack of its main thread
-  bool within = false;  // it is inside the rendezvous
-  std::string address;  // host:port; "" it is not in the evidence
+  bool known = false;   // the evidence has the stack of the main thread
+  bool within = false;  // the main thread is inside the rendezvous
+  std::string address;  // host:port; "": unknown
 };
 Rendezvous rendezvous_of(const RankEvidence&);
 
-// The store that the ranks meet at is in that process: PyTorch has a thread for it. A launcher that
-// serves it, as torchrun does, lets all ranks pass at once.
+// The process serves the store that the ranks meet at: PyTorch has a thread for it. A launcher that
+// serves the store, as torchrun does, lets all ranks pass at once.
 bool serves_store(const RankEvidence&);
-// Its main thread is in the call that connects to the ranks' store.
+// The main thread is in the call that connects to the ranks' store.
 bool connects_to_store(const RankEvidence&);
 
-// The main thread; where Python waits for its threads at exit, one that has issued operations and is in
-// user code. null: the evidence has neither.
+// The main thread; if Python waits for its threads at exit, a thread that has issued operations and
+// is in user code. nullptr: the evidence has neither.
 const ThreadStack* program_thread(const RankEvidence&);
-// The thread that crashed, else the program's; null: the evidence has neither.
+// The thread that crashed, else program_thread(); nullptr: the evidence has neither.
 const ThreadStack* told_thread(const RankEvidence&);
-// Where that is in user code; no file: the evidence does not say.
+// The place of told_thread() in user code; no file: unknown.
 Site now_at(const RankEvidence&);
-// The same; of a rank that an exception (Ctrl-C's, say) took out of where it was, the place where it came.
+// The same; for a rank that an exception (such as Ctrl-C) interrupted, the place where it was
+// raised.
 Site stopped_at(const RankEvidence&);
 
-// Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
-// what the thread does, and hints. Empty: the evidence has no threads.
+// Lines about a blamed rank; the first continues its name: "is in load_lock() at ...", then the
+// thread's activity, and hints. Empty: the evidence has no threads.
 std::vector<std::string> where_lines(const RankEvidence&);
 // "in load_lock(): path = '/tmp/l'", a line per frame.
-enum class ShownVariables { kUsers, kAll };  // of frames of the user's code; of a library's, too
+enum class ShownVariables { kUsers, kAll };  // frames of user code only; library frames too
 std::vector<std::string> variable_lines(const RankEvidence&,
                                         ShownVariables = ShownVariables::kUsers);
-// The same of a process that crashed: "got SIGSEGV, address 0x8: nothing is mapped there", its
+// The same for a process that crashed: "got SIGSEGV, address 0x8: nothing is mapped there", its
 // stack.
 std::vector<std::string> crash_lines(const RankEvidence&);
-// What its recorder cannot see of threads; "" nothing is missed.
+// The gaps of the recorder's view of threads, in words; "": none.
 std::string thread_holes(const RankEvidence&);
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// nodes.hpp - nodes.json: who was asked, who answered, and why not (schema frtrace.nodes/1).
+// nodes.hpp - nodes.json: the nodes asked, their answers, and failures (schema frtrace.nodes/1).
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@ namespace frtrace {
 struct NodeRow {
   std::string node;
   bool answered = false;
-  int exit = -1;  // of the command there; -1 not known
+  int exit = -1;  // of the command there; -1: unknown
   double seconds = 0;
-  std::vector<int> ranks;  // that have evidence there
+  std::vector<int> ranks;  // ranks with evidence there
   std::string host, boot_id;
-  std::string said;  // by the node
-  std::string why;   // it did not answer
+  std::string said;  // output of the node
+  std::string why;   // why it did not answer
 };
 
 struct NodesFile {
@@ -25,7 +25,7 @@ struct NodesFile {
 inline constexpr char kNodesFile[] = "nodes.json";
 
 std::string nodes_json(const NodesFile&);
-// False: the text is no such file. What is of the wrong type reads as absent.
+// False: the text is not such a file. A value of the wrong type reads as absent.
 bool parse_nodes(const std::string& text, NodesFile&);
 
 }  // namespace frtrace

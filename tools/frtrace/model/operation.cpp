@@ -1,4 +1,4 @@
-// Names and signatures of operations.
+// operation.cpp - names and signatures of operations.
 #include "model/operation.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 using fr::class_of;
 using fr::OpClass;
 
-// A word that must agree.
+// A text that members must agree on.
 struct Text {
   enum Of : std::uint8_t { kDtype, kReduceOp } of;
   Id id;
@@ -29,7 +29,8 @@ Id dtype_of(OpClass cls, const Record& r) {
   return cls == OpClass::kScatter || r.in_dtype == 0 ? r.out_dtype : r.in_dtype;
 }
 
-// The one list of what must agree besides the operation. f(SlotField, Text) and f(SlotField, number).
+// The only list of the values that must agree besides the operation. Calls f(SlotField, Text) and
+// f(SlotField, number).
 template <class F>
 void visit_signature(OpClass cls, const Record& r, bool sizes, F&& f) {
   const fr::MustAgree must = fr::must_agree(cls);
@@ -112,7 +113,7 @@ const Signatures::Names& Signatures::names(const Record& r) {
   last_ =
       static_cast<std::size_t>(std::find_if(known_.begin(), known_.end(), is_it) - known_.begin());
   if (last_ == known_.size()) {
-    constexpr std::size_t kMost = 64;  // what is searched is short, whatever the file says
+    constexpr std::size_t kMost = 64;  // bounds the search, whatever the file contains
     last_ = known_.size() < kMost ? last_ : 0;
     known_.resize(std::max(known_.size(), last_ + 1));
     const std::string op = canonical_op(e_->text(r.op));

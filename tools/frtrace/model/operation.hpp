@@ -1,5 +1,5 @@
-// operation.hpp - what an operation is by itself: its canonical name, what all members of a group
-// must agree on, whether a rank waits in it.
+// operation.hpp - properties of one operation: its canonical name, the values that all members of a
+// group must agree on, whether a rank waits in it.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace frtrace {
 
-// What all members of a group must agree on in one slot, by operation: legal inequalities (only
-// the root has lists, uneven splits) are not part of it. Without `sizes` all but these.
+// A hash of the values that all members of a group must agree on in one slot, by operation. Legal
+// differences (lists on the root only, uneven splits) are left out. Without `sizes`, sizes are,
+// too.
 std::uint64_t signature_hash(const RankEvidence&, const Record&, bool sizes = true);
-// The same for many records of one rank, which issues the same few operations again and again.
+// The same for many records of one rank, which issues the same few operations repeatedly.
 class Signatures {
  public:
   explicit Signatures(const RankEvidence& e) : e_(&e) {}
@@ -23,7 +24,7 @@ class Signatures {
   bool is_all_to_all(const Record&);
 
  private:
-  struct Names {  // an operation by its names, and what these contribute
+  struct Names {  // the texts of an operation, and their parts of the hash
     Id op, in_dtype, out_dtype, reduce_op;
     std::uint8_t op_class;
     std::uint64_t op_hash, dtype_hash, reduce_hash;
@@ -43,26 +44,27 @@ enum class SlotField : std::uint8_t {
   kReduceOp,
   kRoot
 };
-// The same one by one, as texts: {kSize, "4096"}, {kDtype, "Float"}...
+// The same values one by one, as texts: {kSize, "4096"}, {kDtype, "Float"}...
 std::vector<std::pair<SlotField, std::string>> signature_fields(const RankEvidence&, const Record&);
-// Only a fault makes the signatures of such operations differ, even when they completed.
+// Only a fault makes signatures of this operation differ, even if it completed.
 bool is_strict(std::string_view op);
 bool is_all_to_all(std::string_view op);
-// Members must agree on its root, and the record has none.
+// Members must agree on the root, and the record has none.
 bool lacks_root(const RankEvidence&, const Record&);
 // No member leaves such an operation before all have entered it.
 bool meets_all(std::string_view op);
-// Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".
+// The canonical name of a function with several spellings: "_allgather_base_",
+// "all_gather_into_tensor".
 std::string canonical_op(std::string_view op);
 
 inline bool is_p2p(const Record& r) {
   return r.kind == Kind::kSend || r.kind == Kind::kRecv;
 }
-// Collective, send or receive: what a rank may wait in.
+// A collective, send or receive: an operation that a rank may wait in.
 inline bool communicates(const Record& r) {
   return r.kind == Kind::kCollective || is_p2p(r);
 }
-// In flight, and the rank goes on only when it ends.
+// The operation is in flight, and the rank continues only when it ends.
 bool blocks(const Record&);
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// phrases.hpp - small parts of sentences: one or many, what stands only where something is known.
+// phrases.hpp - parts of sentences: singular or plural, words that depend on known values.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 namespace frtrace {
 
-// A member of each, or what a function makes of it.
+// A list of one member of each element, or of the results of a function.
 template <typename List, typename Of>
 auto each(const List& list, Of of) {
   std::vector<std::decay_t<decltype(std::invoke(of, *list.begin()))>> out;
@@ -26,7 +26,7 @@ auto each(const List& list, Of of) {
 inline std::string given(bool is, std::string text) {
   return is ? std::move(text) : std::string();
 }
-// "" stays ""
+// `by` before a text; "" stays "".
 inline std::string led(const char* by, const std::string& text) {
   return text.empty() ? text : by + text;
 }

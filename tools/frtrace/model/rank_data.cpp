@@ -65,7 +65,7 @@ Site found_site(const RankEvidence& e, std::uint32_t stack) {
   return site;
 }
 
-// Sites of the table that was asked for last: all ranks of a large set have one, and each asks.
+// The sites of the last table used: all ranks of a large set share a table, and each asks for it.
 struct KnownSites {
   Shared<std::vector<std::string>> strings;
   Shared<std::vector<Frame>> frames;
@@ -85,7 +85,7 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
   if (stack >= e.stacks.size()) {
     return {};
   }
-  constexpr std::size_t kMany = 64;  // ranks, for which it pays
+  constexpr std::size_t kMany = 64;  // ranks; with fewer a cache does not pay
   if (e.stacks.users() < kMany) {
     return found_site(e, stack);
   }
@@ -218,7 +218,7 @@ std::vector<Rank> group_call_ranks(const RankEvidence& e, const Record& r) {
 
 namespace {
 
-// "[2,2,4]"; "even" where none were given
+// "[2,2,4]"; "even" if the call gave none
 std::string splits_text(const std::vector<std::uint64_t>& splits) {
   constexpr std::size_t kShown = 8;
   if (splits.empty()) {
@@ -275,7 +275,7 @@ std::string over_text(const DevicePhase& p) {
 
 void keep_unfinished(DeviceEvidence& d) {
   std::erase_if(d.operations, [](const DeviceOperation& o) { return !is_unfinished(o); });
-  // Those without a record yet were issued last.
+  // Operations without a record yet were issued last.
   std::sort(d.operations.begin(), d.operations.end(),
             [](const DeviceOperation& a, const DeviceOperation& b) {
               return std::tuple(!a.has_record, a.ticket, a.row) <
@@ -285,7 +285,7 @@ void keep_unfinished(DeviceEvidence& d) {
                    [](const DevicePhase& a, const DevicePhase& b) {
                      return std::tie(a.row, a.kind, a.channel) < std::tie(b.row, b.kind, b.channel);
                    });
-  // A row is used again and again: a phase is the operation's whose record it names.
+  // Rows are reused: a phase belongs to the operation with the same record.
   std::vector<DevicePhase> kept;
   for (DeviceOperation& o : d.operations) {
     o.phase_first = static_cast<std::uint32_t>(kept.size());
@@ -332,7 +332,7 @@ std::string fold_ranks(std::vector<Rank> ranks) {
       out += ',';
     }
     if (ranks[i] < 0) {
-      out += '?';  // a process that never knew
+      out += '?';  // a process that never knew its rank
     } else if (j == i) {
       out += fmt::format("{}", ranks[i]);
     } else {
@@ -345,7 +345,7 @@ std::string fold_ranks(std::vector<Rank> ranks) {
 
 std::string ranks_words(const std::vector<Rank>& ranks) {
   std::string folded = fold_ranks(ranks);
-  // Every second of a thousand ranks folds to nothing: the first ones and how many say more.
+  // Every second of a thousand ranks does not fold: show the first ones and the count.
   constexpr std::size_t kShown = 8, kMost = 16;
   const auto commas = static_cast<std::size_t>(std::count(folded.begin(), folded.end(), ','));
   if (commas >= kMost) {

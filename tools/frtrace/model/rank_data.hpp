@@ -1,6 +1,6 @@
-// rank_data.hpp - the one model: what one file says about one rank, whatever the file's format.
+// rank_data.hpp - the one model: the content of one file about one rank, whatever its format.
 //
-// loaders -> RankEvidence -> Case (job.hpp) -> Report (diagnose.hpp) -> text, JSON, table
+// loaders -> RankEvidence -> Case (case.hpp) -> Report (diagnose.hpp) -> text, JSON, table
 //
 // Times are Unix nanoseconds, 0 = unknown. String ids index RankEvidence::strings, 0 = "".
 #pragma once
@@ -25,7 +25,7 @@ using Time = std::int64_t;
 inline constexpr Time kSecond = 1'000'000'000;
 using Id = std::uint32_t;
 
-// What a file claims as a time, 0 when it is none: sums and differences of times never overflow.
+// A time claimed by a file; 0 if it is out of range: sums and differences never overflow.
 inline Time plausible(Time t) {
   return t > 0 && t < (Time{1} << 62) ? t : 0;
 }
@@ -36,7 +36,7 @@ inline double seconds_between(Time from, Time to) {
 
 enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 
-// The codes of a dump, their words in format/codes.hpp.
+// The codes of a dump; format/codes.hpp has their words.
 using Kind = fr::dump::Kind;
 using State = fr::dump::State;
 using Salvage = fr::dump::Salvage;
@@ -47,7 +47,7 @@ using DeviceState = fr::dump::DeviceState;
 using PhaseKind = fr::dump::PhaseKind;
 using PhaseWait = fr::dump::PhaseWait;
 
-// Bits of Record::flags that matter here.
+// The bits of Record::flags that are used here.
 inline constexpr std::uint16_t kAsync = FR_ASYNC;
 inline constexpr std::uint16_t kWaitOnly = FR_WAIT_ONLY;
 inline constexpr std::uint16_t kUntracked = FR_UNTRACKED;
@@ -58,7 +58,7 @@ struct Frame {
   std::uint32_t line = 0;
 };
 
-// Stacks of frame indices, innermost first; in two blocks, as every rank has dozens of them.
+// Stacks of frame indices, innermost first, in two blocks: every rank has dozens of stacks.
 class Stacks {
  public:
   using Words = std::span<const std::uint32_t>;
@@ -92,7 +92,7 @@ class Stacks {
 
  private:
   std::vector<std::uint32_t> words_;
-  std::vector<std::uint32_t> ends_;  // in words_, of each stack
+  std::vector<std::uint32_t> ends_;  // for each stack, its end in words_
 };
 
 struct Record {
@@ -104,12 +104,12 @@ struct Record {
   Time started = 0;
   Time ended = 0;
   std::uint32_t group = 0;  // row in RankEvidence::groups
-  Id op = 0;                // of a note: its text
+  Id op = 0;                // for a note: its text
   std::uint32_t stack = 0;
   std::uint32_t tid = 0;
   std::int32_t peer = -1;
   std::uint32_t timeout_ms = 0;
-  std::uint32_t batch = 0;        // number of the batch of sends and receives; 0: by itself
+  std::uint32_t batch = 0;        // number of the batch of sends and receives; 0: not in a batch
   std::uint32_t shape_first = 0;  // into RankEvidence::shape_words
   std::uint32_t shape_count = 0;  // 0: not captured, or overwritten
   Id in_dtype = 0;
@@ -135,18 +135,18 @@ struct GroupEvidence {
   Id backend = 0;
   std::uint32_t instance = 1;
   std::uint32_t generation = 0;  // of the process's groups; see model/generations.hpp
-  std::int32_t n_ranks = 0;      // 0 unknown
+  std::int32_t n_ranks = 0;      // 0: unknown
   std::int32_t own_rank = -1;
   std::vector<RankRange> ranks;  // in group order; empty: not captured
   Time created = 0;
   Time destroyed = 0;
-  // Frontiers of the collectives: exact whatever the ring has forgotten.
+  // Frontiers of the collectives: exact even if the ring has overwritten records.
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, started_time = 0, completed_time = 0;
   std::uint64_t p2p_enqueued = 0, p2p_ended = 0;
   std::uint64_t lifecycle = 0, lifecycle_ended = 0;
   std::uint64_t untracked = 0, wait_only = 0, wait_only_ended = 0, released = 0;
-  // What the ring still holds.
+  // The group's records in the ring.
   std::uint64_t kept = 0, first_kept = 0, last_kept = 0, overwritten = 0, dropped = 0;
 };
 
@@ -154,9 +154,9 @@ struct LaneEvidence {
   std::uint32_t group = 0;
   std::int32_t peer = -1;  // rank within the group
   bool send = false;
-  bool relative = false;            // counted from the oldest that the window holds
-  bool guessed = false;             // and nothing tells which message of the other end that is
-  std::uint64_t newest_number = 0;  // PyTorch's number of the newest, of the group's messages
+  bool relative = false;            // counted from the oldest message that the window holds
+  bool guessed = false;             // and which message of the other end it matches is unknown
+  std::uint64_t newest_number = 0;  // PyTorch's number of the newest message in the group
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, completed_time = 0;
 };
@@ -190,19 +190,19 @@ struct PeerEvidence {
   std::string last_op = {}, last_site = {}, exit_site = {};
 };
 
-// ---- what the communication library (NCCL) says of a rank's work on its device
+// ---- evidence of the communication library (NCCL) about a rank's work on its device
 
 struct CommEvidence {
   bool used = false;
   bool ended = false;
   bool profiled = false;
-  std::uint64_t hash = 0;      // the same on all its ranks; 0 unknown
+  std::uint64_t hash = 0;      // equal on all its ranks; 0: unknown
   std::uint32_t group = 0;     // row of its own group; 0: all its work is a framework's
-  std::uint32_t pg_group = 0;  // row of the framework's group it works for, 0 unknown
+  std::uint32_t pg_group = 0;  // row of the framework's group it works for; 0: unknown
   std::int32_t n_ranks = 0;
   std::int32_t rank = -1;
-  std::uint32_t n_nodes = 0;   // 0 unknown
-  std::uint32_t captured = 0;  // operations that graphs have captured
+  std::uint32_t n_nodes = 0;   // 0: unknown
+  std::uint32_t captured = 0;  // operations captured in graphs
   Id name = 0;
   Id error = 0;  // its first asynchronous error
   Time error_time = 0;
@@ -210,8 +210,8 @@ struct CommEvidence {
 
 // Bits of a device operation's flags.
 inline constexpr std::uint32_t kDeviceP2p = fr::kDevP2p;
-inline constexpr std::uint32_t kDeviceUnseen = fr::kDevUnseen;  // its end is not told
-inline constexpr std::uint32_t kDeviceTimed = fr::kDevTimed;  // CUDA events tell its start and end
+inline constexpr std::uint32_t kDeviceUnseen = fr::kDevUnseen;  // its end is not reported
+inline constexpr std::uint32_t kDeviceTimed = fr::kDevTimed;    // CUDA events time it
 
 struct DeviceOperation {
   std::uint32_t row = 0;
@@ -220,7 +220,7 @@ struct DeviceOperation {
   std::uint64_t ticket = 0;
   DeviceState state = DeviceState::kUnknown;
   std::uint32_t flags = 0;
-  std::uint64_t stream = 0;  // 0: the default one, or unknown
+  std::uint64_t stream = 0;  // 0: the default stream, or unknown
   Time launching = 0, launched = 0, started = 0;
   std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
   std::uint32_t transfers_started = 0, transfers_ended = 0;
@@ -230,27 +230,27 @@ struct DeviceOperation {
 };
 
 struct DevicePhase {
-  std::uint32_t row = 0;  // of its operation, in the process that has it
+  std::uint32_t row = 0;  // its operation's row, in the process that has it
   bool has_record = false;
   std::uint64_t ticket = 0;
   PhaseKind kind = PhaseKind::kOther;
   PhaseWait wait = PhaseWait::kOther;
   std::uint32_t channel = 0;
-  std::int32_t peer = -1;  // rank of the communicator
+  std::int32_t peer = -1;  // rank in the communicator
   std::uint32_t step = 0, n_steps = 0;
   Time time = 0;                                // of its last change
-  std::int64_t nic = -1, qp = -1, socket = -1;  // -1: not told
+  std::int64_t nic = -1, qp = -1, socket = -1;  // -1: not reported
   int carrier = -1;  // evidence of the process that runs it; -1: the operation's own
 };
 
-// A transfer that this process runs for an operation of another one of its node (PXN).
+// A transfer that this process runs for an operation of another process on its node (PXN).
 struct CarriedPhase {
   DevicePhase phase;
   int pid = 0;
   std::uint32_t process = 0;     // as DeviceEvidence::process
   std::uint32_t generation = 0;  // of the operation's row
 };
-std::string over_text(const DevicePhase&);  // "NIC 0, queue pair 77", "socket 12"; "" not told
+std::string over_text(const DevicePhase&);  // "NIC 0, queue pair 77", "socket 12"; "": not reported
 
 // When the device ran an operation that has ended.
 struct DeviceSpan {
@@ -271,37 +271,37 @@ struct DeviceFailure {
 struct DeviceEvidence {
   bool present = false;
   std::uint32_t plugin_api = 0;  // 0: NCCL did not ask for fr
-  std::uint32_t events = 0;      // bits of those that fr asked NCCL for; 0 not told
-  std::uint32_t process = 0;     // a number that NCCL knows its process by; 0 not told
+  std::uint32_t events = 0;      // bits of the events that fr requested from NCCL; 0: not reported
+  std::uint32_t process = 0;     // NCCL's number of its process; 0: not reported
   std::uint64_t comms_lost = 0, ops_lost = 0, phases_lost = 0, unmatched = 0, threads_lost = 0;
   std::vector<CommEvidence> comms;  // by row
   std::vector<DeviceSpan> spans;    // by ticket
-  // Of all else only what has not ended, and what is live of it.
-  std::vector<DeviceOperation> operations;  // as they were issued
+  // Only operations that have not ended, and their live phases.
+  std::vector<DeviceOperation> operations;  // in order of issue
   std::vector<DevicePhase> phases;
   std::vector<CarriedPhase> carried;
   DeviceFailure failure;
-  std::string observer_call;  // CUDA function that fr's own thread is in; "" none
+  std::string observer_call;  // CUDA function that fr's own thread is in; "": none
   Time observer_since = 0;
 };
 
 bool is_unfinished(const DeviceOperation&);
-// Drops what has ended and gives each operation its phases.
+// Drops operations that have ended, and gives each remaining one its phases.
 void keep_unfinished(DeviceEvidence&);
 
-// NCCL's RAS service, as asked by this rank.
+// The answer of NCCL's RAS service to this rank.
 struct RasEvidence {
   bool asked = false;
   std::string address, format, answer, error;  // error "": none
   bool cut = false;
 };
 
-// Which other nodes this rank told of the incident (libfr/net).
+// The nodes that this rank notified of the incident (libfr/net).
 struct NodesEvidence {
   struct Silent {
     std::string host;
     Rank first_rank = -1;
-    std::uint32_t n_ranks = 0, stride = 0;  // stride 0: which ranks is not known
+    std::uint32_t n_ranks = 0, stride = 0;  // stride 0: the ranks are unknown
   };
   std::uint32_t asked = 0;  // 0: none
   std::uint64_t took_ns = 0;
@@ -313,13 +313,13 @@ struct Identity {
   int attempt = 0;
   Rank rank = -1;
   int local_rank = -1;
-  int world_size = 0;  // 0 unknown
+  int world_size = 0;  // 0: unknown
   int local_world_size = 0;
   int pid = 0;
   std::uint64_t proc_start = 0;
-  std::uint64_t run = 0;  // the same on all ranks of one run of the job; 0 unknown
+  std::uint64_t run = 0;  // equal on all ranks of one run of the job; 0: unknown
   Time start = 0;
-  Time warned = 0;  // when a stall was last worth a warning; 0 none
+  Time warned = 0;  // time of the last stall that was worth a warning; 0: none
   bool anonymous = false;
   std::uint64_t n_records = 0;
 };
@@ -327,38 +327,39 @@ struct Identity {
 struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
-  std::uint64_t groups_forgotten = 0;  // destroyed ones whose row another group has now
-  std::uint64_t cut = 0;               // records behind the end of a ring that was cut off
-  std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
+  std::uint64_t groups_forgotten = 0;  // destroyed groups, their rows reused
+  std::uint64_t cut = 0;               // records behind the end of a truncated ring
+  std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (input/trim.hpp)
 
-  // Whether a group that the rank does not list may be one that it had.
+  // Whether the rank may have had a group that it does not list.
   bool may_have_had_other_groups() const { return groups_lost != 0 || groups_forgotten != 0; }
 };
 
-// What a format, or the moment it was written, could not say. Of fr's own files nothing is set.
+// Data that a format, or the moment of writing, could not provide. Nothing is set for fr's own
+// files.
 struct Holes {
-  bool only_active = false;  // completed operations are not in it
+  bool only_active = false;  // completed operations are left out
   bool no_stacks = false;
-  bool no_status = false;     // no frontiers beside the records: taken from what the window holds
-  bool no_members = false;    // members of groups inferred from the ranks that appear
-  bool no_p2p = false;        // sends and receives happened that it does not record
+  bool no_status = false;     // no frontiers beside the records: taken from the window
+  bool no_members = false;    // members of groups are inferred from the ranks that appear
+  bool no_p2p = false;        // sends and receives happened and are not recorded
   bool relative_p2p = false;  // numbers of sends and receives count from the window, not from 1
-  bool frontier_inferred = false;   // a frontier follows from what other ranks still wait for
-  bool failure_inferred = false;    // a failed operation follows from who never came to it
-  bool run_by_clock = false;        // only times tell its run from an earlier one's files
-  bool rank_from_name = false;      // the rank stands in the file's name only
-  bool truncated = false;           // cut off in the middle: what comes after is unknown
-  bool frontiers_at_least = false;  // lower bounds: it may have issued more than it shows
-  bool written_guessed = false;     // nothing tells when it was written: no duration means anything
-  bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
-  bool only_stacks = false;         // of another tool: where threads are, and no operation
-  bool may_wait = false;  // such, of a thread that may be in an operation, or wait for one
-  bool reduced = false;   // from a summary, which leaves things out (input/summary/shorten.hpp)
-  std::uint64_t truncated_at = 0;  // records before the cut
-  bool only_times = false;         // of a profiler: who came when, and nothing of a hang
-  bool calls_only = false;         // what Python called; what C++ issued by itself is not in it
-  bool no_completions = false;     // of some operations it cannot tell whether they completed
-  std::uint64_t unrecorded = 0;    // operations that its groups counted and it does not hold
+  bool frontier_inferred = false;   // a frontier is inferred from waits of other ranks
+  bool failure_inferred = false;    // a failed operation is inferred from absent members
+  bool run_by_clock = false;        // only times distinguish its run from that of earlier files
+  bool rank_from_name = false;      // only the file's name has the rank
+  bool truncated = false;           // cut off in the middle: the rest is unknown
+  bool frontiers_at_least = false;  // lower bounds: it may have issued more
+  bool written_guessed = false;     // the time of writing is unknown: durations are meaningless
+  bool from_log = false;            // lines of a log: operations inside NCCL's call are not counted
+  bool only_stacks = false;         // from another tool: stacks of threads, no operations
+  bool may_wait = false;            // and a thread may be in an operation, or wait for one
+  bool reduced = false;             // from a summary, which is reduced (input/summary/shorten.hpp)
+  std::uint64_t truncated_at = 0;   // records before the cut
+  bool only_times = false;          // from a profiler: times of arrival, nothing about a hang
+  bool calls_only = false;       // calls from Python only; operations that C++ issued are missing
+  bool no_completions = false;   // for some operations, completion is unknown
+  std::uint64_t unrecorded = 0;  // operations that its groups counted without a record
 };
 
 // How long a call site took before, as the rank's deadlines learned it.
@@ -371,13 +372,13 @@ struct LearnedSite {
 
 struct RankEvidence {
   std::string file;
-  std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
+  std::string format;  // for PyTorch dumps: "torch 2.10 pickle"
   Holes holes;
   Time newest = 0;  // PyTorch dumps: latest time inside
-  // PyTorch dumps: when their writer looked whether what had not ended before has, by the rank's own
-  // clock; 0 unknown.
+  // PyTorch dumps: when the writer checked whether open operations had ended, by the rank's own
+  // clock; 0: unknown.
   Time looked = 0;
-  // The rank's clock was set by so much while it ran; all its times are by the clock as it was.
+  // How far the rank's clock was set while it ran; all times are by the clock before that.
   Time clock_set = 0;
   Time file_time = 0;  // PyTorch dumps: modification time
   Source source = Source::kDump;
@@ -391,7 +392,7 @@ struct RankEvidence {
   std::int64_t oom_kills =
       -1;  // of a dead rank: the kernel's, on its node while it ran; -1 unknown
   Salvage salvage = Salvage::kNone;  // why a peer wrote the dump
-  bool process_gone = false;  // no process with that pid and start time on this machine any more
+  bool process_gone = false;  // no process on this machine has that pid and start time any more
   std::vector<std::pair<std::string, std::string>> options;
   std::vector<std::pair<std::string, std::string>> layers;
   Shared<std::vector<std::string>> strings;
@@ -407,12 +408,12 @@ struct RankEvidence {
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
   ThreadsEvidence threads;
-  std::string threads_by;  // the tool that took them; "" the recorder itself
+  std::string threads_by;  // the tool that took them; "": the recorder itself
   DeviceEvidence device;
   RasEvidence ras;
   NodesEvidence nodes;
   std::vector<LearnedSite> deadlines;  // of sites that took a second or gave a false alarm
-  std::vector<std::string> witness;    // what other tools say of the job, in sentences
+  std::vector<std::string> witness;    // statements of other tools about the job, in sentences
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 
@@ -422,7 +423,7 @@ struct RankEvidence {
   std::size_t index_of(const Record& r) const {
     return static_cast<std::size_t>(&r - records.data());
   }
-  // The last record that is so; nullptr: none.
+  // The last record that fulfils a condition; nullptr: none.
   template <typename Is>
   const Record* last_record(const Is& is) const {
     const auto it = std::find_if(records.rbegin(), records.rend(), is);
@@ -436,26 +437,26 @@ struct Site {
   std::string file;
   std::uint32_t line = 0;
   std::string function;
-  std::string within = {};  // "accelerate gather": what it called of a package other than torch
+  std::string within = {};  // "accelerate gather": the call into a package other than torch
   auto operator<=>(const Site&) const = default;
 };
 
 // The user's frame (format/call_site.hpp).
 Site user_site(const RankEvidence&, std::uint32_t stack);
-// The stack begins where a thread of Python's does: not the main one, nor one that the library started
-// for backward passes.
+// The stack begins like that of a Python thread: not the main thread, nor a thread that the library
+// started for backward passes.
 bool is_of_thread(const RankEvidence&, std::uint32_t stack);
-// The outermost frame of `a` in which two stacks differ; line 0: in none, or one was not captured.
+// The outermost frame of `a` in which two stacks differ; line 0: none, or a stack was not captured.
 Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence& b,
                   std::uint32_t other);
-// "train.py:57 load_batch (in accelerate gather)", "" when not captured. Paths below the process's
-// directory lose it.
+// "train.py:57 load_batch (in accelerate gather)"; "": not captured. Paths below the process's
+// directory are relative.
 std::string site_text(const Site&);
 
-// The members that a call of new_group named; empty: not captured.
+// The members passed to a call of new_group; empty: not captured.
 std::vector<Rank> group_call_ranks(const RankEvidence&, const Record&);
 
-// Words for one operation: "all_reduce [4096] Float SUM".
+// Describes an operation: "all_reduce [4096] Float SUM".
 std::string operation_text(const RankEvidence&, const Record&);
 
 // One tensor list of the shape words of an operation.
@@ -472,10 +473,10 @@ struct Shape {
 Shape parse_shape(const RankEvidence&, const Record&);
 std::string shape_text(const std::vector<TensorShape>&);
 
-// Ranks of a group in group order; empty when not captured or absurd.
+// Ranks of a group in group order; empty if not captured or out of range.
 std::vector<Rank> expand(const std::vector<RankRange>&);
 
-// "0-1,3-1023" of a sorted or unsorted list.
+// "0-1,3-1023"; the list need not be sorted.
 std::string fold_ranks(std::vector<Rank>);
 // "rank 2", "ranks 0,1,3"
 std::string ranks_words(const std::vector<Rank>&);

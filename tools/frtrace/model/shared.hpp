@@ -1,6 +1,5 @@
-// shared.hpp - a value that many ranks have in common and one may change for itself: copies share it,
-// `edit()` gives its caller one of its own. Reading needs no lock; one value is changed by one
-// thread.
+// shared.hpp - a value that many ranks share: copies refer to the same value, `edit()` returns a
+// copy of its own to the caller. Reading needs no lock; only one thread may change a value.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@ template <class T>
 class Shared {
  public:
   Shared() = default;
-  // Like the value itself, as which it is used.
+  // Implicit, since it is used like the value itself.
   Shared(T value) : value_(std::make_shared<T>(std::move(value))) {}
   Shared(std::initializer_list<typename T::value_type> list) : Shared(T(list)) {}
 
@@ -35,7 +34,7 @@ class Shared {
   }
   std::size_t users() const { return static_cast<std::size_t>(value_.use_count()); }
 
-  // Of a container.
+  // If T is a container.
   std::size_t size() const { return (**this).size(); }
   bool empty() const { return size() == 0; }
   auto begin() const { return (**this).begin(); }

@@ -1,4 +1,4 @@
-// threads.cpp - sampled threads of a rank: what each does, its innermost user frame.
+// threads.cpp - sampled threads of a rank: their activity, their innermost user frame.
 #include "model/threads.hpp"
 
 #include <cxxabi.h>
@@ -37,7 +37,7 @@ bool is_interpreter(std::string_view file) {
   return base.substr(0, 9) == "libpython" || base.substr(0, 6) == "python";
 }
 
-// What every wait ends in: the line on what the thread does has the system call.
+// Every wait ends in the C library: the frame adds nothing to the system call.
 bool is_c_library(const ThreadFrame& f) {
   const std::string_view base = base_name(f.file);
   return base.substr(0, 5) == "libc." || base.substr(0, 5) == "libc-" ||
@@ -51,7 +51,7 @@ const ThreadFrame* at(const ThreadsEvidence& all, const ThreadStack& t, std::siz
 }  // namespace
 
 std::string_view short_file(std::string_view file, std::string_view cwd) {
-  // Where a library is installed says nothing, also where that is below cwd.
+  // The directory that a library is installed in is left out, even below cwd.
   if (const std::string_view path = fr::installed_path(file); !path.empty()) {
     return path;
   }
@@ -102,7 +102,7 @@ bool script_is_over(const ThreadsEvidence& all, int pid) {
     return false;
   }
   if (std::ranges::any_of(t->stack, shuts_down)) {
-    return true;  // handlers of exit, in Python, or the interpreter after them
+    return true;  // exit handlers in Python, or the interpreter after them
   }
   if (!t->whole) {
     return false;
@@ -144,7 +144,7 @@ std::string short_frame(const std::string& frame) {
   if (frame.size() < 2 || file == std::string::npos || frame.find("::") == std::string::npos) {
     return frame;
   }
-  constexpr std::size_t kTemplate = 24;  // shown of what stands between < and >
+  constexpr std::size_t kTemplate = 24;  // characters shown between < and >
   constexpr std::string_view kNamed[] = {"(anonymous namespace)", "operator()"};
   std::string out;
   const auto skip = [&](std::size_t from, char open, char close) {
@@ -232,7 +232,7 @@ bool only_sleeps(std::string_view call) {
 
 namespace {
 
-// " of pipe:[4711]"; for a sleep how long it still lasts.
+// " of pipe:[4711]"; for a sleep, the time left.
 std::string on_text(const std::string& call, const std::string& on) {
   return on.empty() || call == "futex" ? ""
          : only_sleeps(call)           ? " (" + on + " left)"
@@ -245,7 +245,7 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
   std::string out = fr::word(t.activity);
   out += t.activity == fr::Activity::kInterrupted ? " by the signal" : "";
   if (!t.syscall.empty()) {
-    // One that goes on after a stop has lost its name; the wait channel keeps it.
+    // A call restarted after a stop has lost its name; the wait channel has it.
     const bool restarted = t.syscall == "restart_syscall" && !t.wchan.empty();
     out += " in " + t.syscall + (restarted ? " (" + t.wchan + ")" : "");
     out += on_text(t.syscall, t.syscall_on);

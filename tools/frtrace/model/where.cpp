@@ -1,4 +1,4 @@
-// Lines about where a rank is, and how it crashed.
+// where.cpp - lines about the place where a rank is, and how it crashed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace frtrace {
 
 namespace {
 
-// An object may have dozens of attributes, most of them private ones of a class that it derives from
-// (threading.Thread): the others come first. What finds no room is in the dump.
+// An object may have dozens of attributes, most of them private ones of a base class
+// (threading.Thread): the others come first. Only the dump has those without room.
 std::string variables_text(const FrameVariables& v) {
-  constexpr std::size_t kWidth = 360;  // of local variables, and again of attributes
+  constexpr std::size_t kWidth = 360;  // for local variables, and again for attributes
   std::size_t used[2] = {};
   std::size_t more = 0;
   std::string out;
@@ -69,7 +69,7 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
     out.emplace_back("its script is over: its main thread waits for that thread to end");
   }
   for (const Hint& hint : hints) {
-    if (hint.text != out.front() && !at_exit) {  // they tell of the main thread
+    if (hint.text != out.front() && !at_exit) {  // hints describe the main thread
       out.push_back(hint.text);
     }
   }
@@ -84,9 +84,9 @@ std::vector<std::string> variable_lines(const RankEvidence& e, ShownVariables va
   if (t == nullptr) {
     return {};
   }
-  // Those of a library's frames explain nothing of the program, and come last where all are asked
-  // for; without a frame of the user's, or where the program itself is installed, they are what
-  // there is.
+  // Variables of library frames say little about the program: they come last if all are requested,
+  // and are left out otherwise. Without a user frame, or if the program itself is installed as a
+  // library, they are shown.
   const ThreadFrame* user = user_frame(e.threads, *t);
   const bool only_users =
       variables == ShownVariables::kUsers && user != nullptr && !fr::is_library_file(user->file);
@@ -99,7 +99,7 @@ std::vector<std::string> variable_lines(const RankEvidence& e, ShownVariables va
       if (has(frame.file, "/torch/distributed/") || (is_library && only_users)) {
         continue;
       }
-      // Where the thread is in the user's innermost frame stands before these lines.
+      // The lines before already show the line of the innermost user frame.
       const bool told = &frame == user || frame.line == 0;
       (is_library ? of_library : out)
           .push_back(fmt::format("in {}(){}: {}", frame.function,
@@ -121,7 +121,7 @@ std::string thread_holes(const RankEvidence& e) {
 
 namespace {
 
-// How a process aborts itself; who called it is what matters.
+// Frames through which a process aborts itself; the caller matters.
 bool raises_abort(const ThreadFrame& f) {
   return !f.python && (has(f.file, "libc.so") || has(f.file, "libc-") || has(f.file, "libstdc++"));
 }
@@ -129,7 +129,8 @@ bool raises_abort(const ThreadFrame& f) {
 }  // namespace
 
 std::vector<std::string> crash_lines(const RankEvidence& e) {
-  // "address 0x8: nothing is mapped there; thread 7 (python) in f (a.so+0x1) < g (train.py:3)"
+  // Example: "address 0x8: nothing is mapped there; thread 7 (python) in f (a.so+0x1) < g
+  // (train.py:3)"
   const std::string& message = e.exit.message;
   const std::size_t semicolon = message.find("; thread ");
   const std::size_t in = message.find(") in ");
@@ -153,7 +154,7 @@ std::vector<std::string> crash_lines(const RankEvidence& e) {
   if (!stack.empty()) {
     out.push_back("stack: " + stack);
   }
-  // A thread without Python is nowhere else than its stack says; the main thread has the user's line.
+  // A thread without Python has no place besides its stack; the main thread has the user's line.
   const ThreadStack* main = main_thread(e.threads, e.id.pid);
   const bool python = t != nullptr && user_frame(e.threads, *t) != nullptr;
   if (!python && main != nullptr && main != t) {

@@ -49,7 +49,7 @@ bool is_blank(const TableCell& cell) {
   return cell.what.empty() && cell.state != "-";
 }
 
-// The first row in which something is in flight; the number of rows: in none.
+// Index of the first row with an operation in flight; the number of rows if there is none.
 std::size_t first_open(const std::vector<std::vector<TableCell>>& cells) {
   const std::size_t rows = cells.empty() ? 0 : cells.front().size();
   const auto is_open = [](const TableCell& cell) {
@@ -102,7 +102,7 @@ bool differs_in(std::size_t row, const std::vector<std::vector<TableCell>>& cell
   return false;
 }
 
-// Sizes that members may have of their own, as in an all_to_all, are no difference once it is over.
+// In a completed slot with equal signatures, sizes may differ by member, as in an all_to_all.
 bool is_over_and_legal(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
   std::optional<std::uint64_t> signature;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
@@ -118,7 +118,7 @@ bool is_over_and_legal(const Case& c, const Group& g, const Slots& slots, std::u
   return true;
 }
 
-// The first row in which ranks differ; the number of rows: in none.
+// Index of the first row in which ranks differ; the number of rows if there is none.
 std::size_t first_difference(const std::vector<std::vector<TableCell>>& cells) {
   const std::size_t rows = cells.empty() ? 0 : cells.front().size();
   std::size_t row = 0;
@@ -128,7 +128,7 @@ std::size_t first_difference(const std::vector<std::vector<TableCell>>& cells) {
   return row;
 }
 
-// No columns: no member is wanted.
+// The result has no columns if the filter takes no member.
 GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const TableFilter& filter,
                     std::size_t before) {
   GroupTable t;
@@ -146,7 +146,7 @@ GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const Tab
       }
     }
   }
-  constexpr std::uint64_t kWindow = 40;  // rows looked through for differences
+  constexpr std::uint64_t kWindow = 40;  // rows searched for differences
   t.first = t.last > kWindow ? t.last - kWindow + 1 : 1;
   for (std::size_t k = 0; filter.full && k < members.size(); ++k) {
     const GroupEvidence* e = c.member(g, members[k]);
@@ -180,7 +180,8 @@ GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const Tab
 
 }  // namespace
 
-// What all ranks that issued an operation there issued, for each row; "" where they differ.
+// For each row, the operation that all ranks issued there, ranks without one left out; "" where
+// they differ.
 std::vector<std::string> common_operations(const GroupTable& t) {
   std::vector<std::string> out(t.last - t.first + 1);
   for (std::size_t row = 0; row < out.size(); ++row) {

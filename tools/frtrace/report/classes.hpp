@@ -1,4 +1,5 @@
-// classes.hpp - per group, the ranks with equal history: what each issued and how far that got.
+// classes.hpp - per group, the classes of ranks with equal history: operations issued and their
+// state.
 #pragma once
 
 #include <compare>
@@ -12,21 +13,21 @@
 
 namespace frtrace {
 
-// What a rank issued, with its call site, and how far it got. Without the first the rank did not
+// An operation of a rank with its call site, and its state. `what` is empty if the rank did not
 // issue it, or the evidence does not show it.
 struct TableCell {
   std::string what, state;
   auto operator<=>(const TableCell&) const = default;
 };
 
-// Ranks whose column would read the same.
+// Ranks with equal cells.
 struct TableColumn {
   std::vector<std::size_t> members;
   std::vector<Rank> ranks;
   std::vector<TableCell> cells;
 };
 
-// A group's columns, or those of groups that read the same but for their ranks.
+// The columns of a group, or of several groups that differ in their ranks only.
 struct GroupTable {
   std::string desc, backend;
   std::vector<std::string> names;
@@ -34,8 +35,8 @@ struct GroupTable {
   std::size_t size = 0;  // members of one group
   std::uint64_t first = 0, last = 0;
   std::vector<int> groups;  // in Case::groups
-  bool differs = false;     // its ranks did not do the same
-  bool in_flight = false;   // something of it is
+  bool differs = false;     // its ranks have different histories
+  bool in_flight = false;   // it has an operation in flight
   std::vector<TableColumn> columns;
 
   bool alike(const GroupTable& other) const {
@@ -48,14 +49,15 @@ struct GroupTable {
   }
 };
 
-// Of the groups that the filter takes; those that read the same but for their ranks are one.
-// Without TableFilter::full from `before` rows before the first that differs, else before the first
-// in flight.
+// Tables of the groups that the filter takes; groups that differ in their ranks only share one.
+// Unless TableFilter::full, a table starts `before` rows before the first difference, or else
+// before the first operation in flight.
 std::vector<GroupTable> group_tables(const Case&, const std::vector<Slots>&, const TableFilter&,
                                      std::size_t before = 5);
-// What all ranks that issued an operation there issued, for each row; "" where they differ.
+// For each row, the operation that all ranks issued there, ranks without one left out; "" where
+// they differ.
 std::vector<std::string> common_operations(const GroupTable&);
-// "group 0 default_pg, ranks 0-3, gloo"; at most half of `width` of it the group's name.
+// "group 0 default_pg, ranks 0-3, gloo"; the group's name takes at most half of `width`.
 std::string table_title(const GroupTable&, std::size_t width);
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// html.cpp - the page: the verdict as plain HTML, the rest as JSON for the page's script.
+// html.cpp - the page: the verdict as plain HTML, everything else as JSON for the page's script.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ std::string script_json(std::string json) {
 
 namespace {
 
-// Text of evidence.
+// Escapes text that comes from evidence.
 std::string shown(std::string_view text) {
   return html_escaped(printable(text));
 }
@@ -208,7 +208,7 @@ std::string verdict_section(const Page& page) {
     out += fmt::format("<p>and {} more jobs</p>\n", order.size() - kMost);
   }
   out += "<details id=\"as-text\"><summary>The verdict as text</summary>\n<pre id=\"text\">";
-  // The parser drops a newline there.
+  // An HTML parser drops the first newline of <pre>.
   out += "\n" + html_escaped(page.text) + "</pre></details>\n";
   const std::string where = shown(page.where);
   out += fmt::format(
@@ -218,7 +218,7 @@ std::string verdict_section(const Page& page) {
   return out + "</section>\n";
 }
 
-// Marks of the template do not occur in what is put in: '<' is escaped there.
+// Marks of the template do not occur in inserted text: '<' is escaped there.
 void fill(std::string& page, std::string_view mark, const std::string& with) {
   if (const std::size_t at = page.find(mark); at != std::string::npos) {
     page.replace(at, mark.size(), with);
@@ -234,7 +234,7 @@ std::string render_html(const Page& page) {
   for (const std::string& one : page.data) {
     data += (data.size() == 1 ? "" : ",") + one;
   }
-  // From the end: what is put in moves nothing that is still to be found.
+  // From the end, so that an insertion does not move the marks that are still to be found.
   fill(out, "<!--DATA-->", script_json(data + "]"));
   fill(out, "<!--REPORT-->", script_json(render_json(page.reports, page.input, {}, -1)));
   fill(out, "<!--VERDICT-->", verdict_section(page));

@@ -58,7 +58,7 @@ Json branch_json(const Branch& b) {
                       : Json{{"op", b.op}, {"site", site_json(b.site)}, {"count", b.count}};
 }
 
-// null: not known.
+// null: unknown.
 Json fork_json(const std::optional<Fork>& f) {
   return !f ? Json()
             : Json{{"reference", f->reference},
@@ -92,7 +92,7 @@ Json devices_json(const Report& r) {
   return out;
 }
 
-// step null: the program does not tell its steps.
+// A step is null if the program does not report its steps.
 Json late_json(const Report& r) {
   const auto step = [](const std::optional<std::int64_t>& n) { return n ? Json(*n) : Json(); };
   Json out = Json::array();
@@ -153,7 +153,7 @@ Json links_json(const Report& r) {
   return out;
 }
 
-// "2026-01-02T03:04:05.678901+00:00"; null: not known.
+// "2026-01-02T03:04:05.678901+00:00"; null: unknown.
 Json time_json(Time t) {
   if (t <= 0) {
     return nullptr;
@@ -164,7 +164,7 @@ Json time_json(Time t) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", utc, t % kSecond / 1000);
 }
 
-// null: it lasts, or nothing is known.
+// null: the incident lasts, or its end is unknown.
 Json ended_json(const Report& r) {
   if (!r.ended) {
     return nullptr;
@@ -309,7 +309,7 @@ std::string render_json(const std::vector<Report>& reports, const LoadResult& in
            {"ranks", Json::array()},
            {"input", input_json(nullptr, input)}};
   } else {
-    // Several jobs: the worst on top, so that a script that knows of one job sees the fault.
+    // Several jobs: the worst one is on top, so that a script written for one job sees the fault.
     const auto worst = std::max_element(
         reports.begin(), reports.end(),
         [](const Report& a, const Report& b) { return severity(a) < severity(b); });

@@ -14,7 +14,7 @@ bool continues(char c) {
   return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
 }
 
-// Bytes of the first `width` columns.
+// The number of bytes that the first `width` columns take.
 std::size_t bytes_of(std::string_view text, std::size_t width) {
   std::size_t at = 0;
   for (std::size_t n = 0; at < text.size(); ++at) {

@@ -8,17 +8,17 @@
 
 namespace frtrace {
 
-// Control characters and bytes that are no UTF-8 as \xNN: text of evidence must not drive the
+// Writes control characters and invalid UTF-8 as \xNN: text of evidence must not control the
 // terminal.
 std::string printable(std::string_view);
 
-// Characters, not bytes; `text` is printable.
+// The number of characters, not bytes; `text` must be printable.
 std::size_t columns(std::string_view text);
 
-// At most `width` columns, the rest as "...".
+// Cuts `text` to at most `width` columns; "..." marks the cut.
 std::string shortened(std::string text, std::size_t width);
 
-// Broken at spaces into lines of at most `width` columns; the last of `most` lines is shortened.
+// Breaks at spaces into lines of at most `width` columns; the last of `most` lines is shortened.
 std::vector<std::string> wrapped(std::string_view text, std::size_t width, std::size_t most);
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// page.hpp - the report as one HTML file: it asks for nothing else, and works from a mail.
+// page.hpp - the report as one self-contained HTML file, which can be opened from a mail.
 #pragma once
 
 #include <string>
@@ -11,21 +11,21 @@
 
 namespace frtrace {
 
-// What the page draws of one job, beside what its report says: JSON, described in html/README.md.
+// The data of one job that the page draws beside the report: JSON, described in html/README.md.
 std::string page_data(const Facts&, const Report&, const StackTree&);
 
 struct Page {
   const std::vector<Report>& reports;
   const LoadResult& input;
-  const std::vector<std::string>& data;  // page_data() of each
-  std::string text;                      // the verdict as render_text() has it, without colour
+  const std::vector<std::string>& data;  // page_data() of each report
+  std::string text;                      // the verdict as of render_text(), without colour
   std::string where;                     // the paths that were read
 };
 std::string render_html(const Page&);
 
-// For text of an element and for quoted attributes.
+// Escapes text for elements and quoted attributes.
 std::string html_escaped(std::string_view);
-// JSON for a script element: nothing in it ends the element.
+// Makes JSON safe for a script element: nothing in it ends the element.
 std::string script_json(std::string json);
 
 }  // namespace frtrace

@@ -1,4 +1,5 @@
-// page_data.cpp - what the page draws: frontiers, classes of equal history, stacks, arrivals, input.
+// page_data.cpp - the data that the page draws: frontiers, classes of equal history, stacks,
+// arrivals, input.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ PageJson run_lengths(const std::vector<std::int64_t>& values) {
   return out;
 }
 
-// Per group the members, by rank: enqueued, started, completed; -1 without evidence.
+// For each group, the counters enqueued, started, completed of its members by rank; -1 without
+// evidence.
 PageJson frontiers(const Case& c) {
   PageJson out = PageJson::array();
   for (const Group& g : c.groups) {
@@ -56,7 +58,7 @@ PageJson frontiers(const Case& c) {
   return out;
 }
 
-// How much a table has to do with the verdict.
+// How closely a table is related to the verdict.
 int nearness(const GroupTable& t, const Case& c, const Report& r) {
   const auto has_blamed = [&](const TableColumn& column) {
     return std::any_of(r.ranks.begin(), r.ranks.end(),
@@ -94,7 +96,7 @@ PageJson table_json(const GroupTable& t, const Report& r, PagePool& pool) {
   for (const std::string& op : common) {
     out["o"].push_back(pool.text(op));
   }
-  // Those of blamed ranks, then the rare ones.
+  // Columns of blamed ranks first, then columns of few ranks.
   std::vector<const TableColumn*> columns;
   for (const TableColumn& column : t.columns) {
     columns.push_back(&column);
@@ -188,7 +190,7 @@ std::int64_t microseconds(double seconds) {
   return std::llround(std::clamp(seconds, -1e6, 1e6) * 1e6);
 }
 
-// What a rank was late in each of up to `most` equal parts of its operations, on average.
+// A rank's mean lateness in each of up to `most` equal parts of its operations.
 PageJson heat(const std::vector<float>& each, std::size_t most) {
   std::vector<std::int64_t> out;
   const std::size_t parts = std::min(most, each.size());
@@ -228,7 +230,7 @@ PageJson arrivals_json(const Facts& f, PagePool& pool) {
   return {{"by_clocks", by_clocks}, {"all", all.size()}, {"sites", std::move(sites)}};
 }
 
-// What the processes were told: name, and who has which value.
+// Settings of the processes: name, and the ranks that have each value.
 PageJson settings_json(const Case& c, PagePool& pool,
                        std::vector<std::pair<std::string, std::string>> RankEvidence::* list) {
   std::map<std::string, std::map<std::string, std::vector<Rank>>> all;
@@ -284,7 +286,7 @@ PageJson losses_json(const Case& c, PagePool& pool) {
   return out;
 }
 
-// How long call sites took before, the longest of all ranks.
+// The longest time that each call site took before, over all ranks.
 PageJson deadlines_json(const Case& c, PagePool& pool) {
   constexpr std::size_t kSites = 40;
   std::map<std::string, LearnedSite> all;
@@ -301,7 +303,7 @@ PageJson deadlines_json(const Case& c, PagePool& pool) {
     }
   };
   std::for_each(c.ranks.begin(), c.ranks.end(), add);
-  for (const auto& later : c.later) {  // that the alarm was a false one is known then
+  for (const auto& later : c.later) {  // later evidence knows that the alarm was false
     std::for_each(later.begin(), later.end(), add);
   }
   std::vector<std::pair<std::string, LearnedSite>> order(all.begin(), all.end());
@@ -318,7 +320,7 @@ PageJson deadlines_json(const Case& c, PagePool& pool) {
   return {{"all", order.size()}, {"shown", std::move(shown)}};
 }
 
-// What the clock of each host is ahead of the first rank's, where operations tell.
+// How far each host's clock is ahead of the first rank's, where operations show it.
 PageJson clocks_json(const Facts& f, PagePool& pool) {
   constexpr std::size_t kHosts = 256;
   std::map<std::string, int> hosts;

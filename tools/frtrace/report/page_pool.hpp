@@ -1,4 +1,4 @@
-// page_pool.hpp - the strings of a page, each once.
+// page_pool.hpp - the strings of a page, each stored once.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,6 @@ class PagePool {
 // Parts of a page's data.
 struct Facts;
 struct Report;
-nlohmann::json page_waits(const Facts&, const Report&, PagePool&);  // with the timeline
+nlohmann::json page_waits(const Facts&, const Report&, PagePool&);  // graph and timeline
 
 }  // namespace frtrace

@@ -1,5 +1,5 @@
-// page_waits.cpp - who waits for whom, by classes of ranks that stand alike, and what a rank of each
-// class did last, in time.
+// page_waits.cpp - the wait graph by classes of ranks in the same situation, and the last
+// operations of one rank of each class, by time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,11 +22,11 @@ using WaitJson = nlohmann::json;
 enum WaitRole { kWaits, kAbsent, kUnknownRank, kStaleRank, kBusy, kLaggingRank, kDiffers };
 using Standing = std::vector<std::pair<std::size_t, int>>;  // (slot, WaitRole), sorted
 
-// An operation that ranks wait in, or the same one of groups of a kind; of sends and of receives all
-// of such a kind: a pipeline has many at a time.
+// An operation that ranks wait in, or the same operation of all groups with one description. All
+// sends of such groups are one slot, and all receives: a pipeline has many at a time.
 struct WaitSlot {
   std::string text;
-  std::string op, title, family;               // of the first of `groups`, of all
+  std::string op, title, family;               // title: of the first of `groups`
   std::uint64_t first = UINT64_MAX, last = 0;  // seq
   int group = -1;
   std::set<int> groups;
@@ -46,7 +46,7 @@ struct WaitClasses {
   std::vector<std::pair<Standing, std::vector<Rank>>> classes;  // blamed, then largest first
 };
 
-// The members met there with different operations.
+// The members issued different operations there.
 bool differ(const Facts& f, const Pending& p) {
   return p.kind == Kind::kCollective &&
          std::any_of(f.divergences.begin(), f.divergences.end(),
@@ -88,7 +88,7 @@ std::map<Rank, Standing> standings(const Facts& f, const Report& report,
     for (const Wait& w : p.waits) {
       const Rank rank = f.rank(w.evidence);
       if (contains(p.busy, w.evidence)) {
-        continue;  // what it waits in first is what counts
+        continue;  // only the operation that it waits in first counts
       }
       stand(rank, differing && contains(report.ranks, rank) ? kDiffers : kWaits);
     }
@@ -131,7 +131,7 @@ WaitJson graph_json(const WaitClasses& all, PagePool& pool) {
   for (std::size_t k = 0; k < order.size(); ++k) {
     order[k] = k;
   }
-  // What the first classes, those of the blamed, have to do with comes first.
+  // Operations related to the first classes, those of blamed ranks, come first.
   std::vector<std::size_t> near(all.slots.size(), SIZE_MAX);
   for (std::size_t k = 0; k < all.classes.size(); ++k) {
     for (const auto& [slot, role] : all.classes[k].first) {
@@ -167,7 +167,7 @@ WaitJson graph_json(const WaitClasses& all, PagePool& pool) {
           {"all_classes", all.classes.size()}};
 }
 
-// Ranks whose course is drawn, with those that each stands for.
+// Ranks that have a row in the timeline, each with the ranks that it represents.
 std::vector<std::pair<Rank, std::vector<Rank>>> drawn(const Facts& f, const Report& r,
                                                       const WaitClasses& all) {
   constexpr std::size_t kBlamed = 8, kRows = 32, kSpread = 8;
@@ -214,7 +214,7 @@ WaitJson row_json(const Facts& f, int i, Time shift, Time zero, PagePool& pool) 
   for (auto at = last.rbegin(); at != last.rend(); ++at) {
     const Record& r = **at;
     const int g = r.group < f.c.group_of[idx(i)].size() ? f.c.group_of[idx(i)][r.group] : -1;
-    // -1: not over; -2: over, nobody knows when
+    // -1: not over; -2: over at an unknown time
     const Time length = plausible(r.ended) >= r.time ? (r.ended - r.time) / 1000
                         : is_over(r.state)           ? -2
                                                      : -1;
@@ -235,7 +235,7 @@ WaitJson timeline_json(const Facts& f, const Report& r, const WaitClasses& all, 
     const int i = f.c.index.at(rank);
     const bool other = f.ev(i).id.host != f.ev(reference).id.host;
     const Offset o = other ? clock_offset(f.c, f.slots, reference, i) : Offset{};
-    constexpr Time kMost = Time{1} << 60;  // of a clock that nobody set: sums must not overflow
+    constexpr Time kMost = Time{1} << 60;  // of a clock that was never set: sums must not overflow
     shifts.push_back(o.error < kUnmeasured && o.ns < kMost && o.ns > -kMost ? o.ns : 0);
     for (const Record& record : f.ev(i).records) {
       const Time t = plausible(record.time);
@@ -245,7 +245,7 @@ WaitJson timeline_json(const Facts& f, const Report& r, const WaitClasses& all, 
   for (std::size_t k = 0; k < rows.size(); ++k) {
     const int i = f.c.index.at(rows[k].first);
     Time written = plausible(f.ev(i).written), ended = plausible(f.exit(i).time);
-    if (f.ev(i).process_gone && ended == 0) {  // it left no word: its last sign of life
+    if (f.ev(i).process_gone && ended == 0) {  // no exit was recorded: the last sign of life
       std::swap(written, ended);
     }
     const auto mark = [&](Time t) { return t == 0 ? -1 : (t - shifts[k] - zero) / 1000; };

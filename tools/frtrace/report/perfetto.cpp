@@ -1,4 +1,4 @@
-// perfetto.cpp - rows of a case as a Perfetto trace.
+// perfetto.cpp - writes the rows of a case as a Perfetto trace.
 #include "report/perfetto.hpp"
 
 #include <fmt/format.h>
@@ -27,12 +27,12 @@ class Writer {
       if (track.parent == 0 && !left_out.empty()) {
         track.description += "\n" + left_out;
       }
-      // numbered as they stand in rows
+      // tracks are numbered in the order of `rows`
       packets_.track(track);
     }
   }
 
-  // Until `most_bytes` are written.
+  // Stops after `most_bytes`.
   std::string write(std::size_t most_bytes) {
     for (const TraceItem& item : rows_.items) {
       if (packets_.size() > most_bytes) {
@@ -153,7 +153,7 @@ class Writer {
     if (const std::uint32_t site = site_of(i.rank, e, r.stack); site != 0) {
       packets_.place(site);
     }
-    // An end says that it completed.
+    // The end of an operation already shows that it completed.
     if (r.state != State::kCompleted || i.what == Drawn::kInstant) {
       packets_.annotate("state", std::string_view(fr::word(r.state)));
     }
@@ -165,7 +165,7 @@ class Writer {
     }
   }
 
-  // What ties it to the same operation of other ranks.
+  // Annotates the link to the same operation of other ranks.
   void common(const TraceItem& i, const TraceRank& rank, const Record& r, int g) {
     if (is_p2p(r)) {
       const auto pair = rows_.pairs.find(pair_key(rank, g, r));
@@ -192,7 +192,7 @@ class Writer {
         lag != rank.lag_tracks.end()) {
       const auto value =
           static_cast<std::uint64_t>(r.time - rank.ahead - group.earliest[slot]) / 1000;
-      // a counter stands until it changes
+      // a counter keeps its value until it changes
       if (const auto last = lags_.try_emplace(lag->second, value + 1).first;
           last->second != value) {
         last->second = value;
@@ -201,7 +201,7 @@ class Writer {
     }
   }
 
-  // The number of its text; 0: not captured. Looked up once for each stack of a rank.
+  // The number of the call site's text; 0: not captured. Looked up once for each stack of a rank.
   std::uint32_t site_of(std::uint32_t rank, const RankEvidence& e, std::uint32_t stack) {
     std::vector<std::uint32_t>& known = sites_[rank];
     constexpr std::uint32_t kNew = UINT32_MAX;
@@ -218,13 +218,13 @@ class Writer {
     return known[stack];
   }
 
-  static constexpr std::uint64_t kPairFlows = std::uint64_t{1} << 32;  // not those of slots
+  static constexpr std::uint64_t kPairFlows = std::uint64_t{1} << 32;  // above those of slots
 
   const TraceRows& rows_;
   const std::vector<Report>& reports_;
   PerfettoPackets packets_;
   std::vector<std::vector<std::uint32_t>> sites_;          // of each rank, by stack
-  std::unordered_map<std::uint32_t, std::uint64_t> lags_;  // last value, by track
+  std::unordered_map<std::uint32_t, std::uint64_t> lags_;  // last value of each track
 };
 
 std::size_t shown_ranks(const std::vector<Case>& cases, const PerfettoOptions& options) {
@@ -268,7 +268,7 @@ std::string left_out_words(const std::vector<Case>& cases, const PerfettoOptions
 
 PerfettoTrace render_perfetto(const std::vector<Case>& cases, const std::vector<Report>& reports,
                               const PerfettoOptions& options) {
-  constexpr std::size_t kLeastBytes = 50;  // of a record
+  constexpr std::size_t kLeastBytes = 50;  // a record takes at least so many
   const std::size_t ranks = std::max<std::size_t>(shown_ranks(cases, options), 1);
   std::size_t total = 0, longest = 0;
   for (const Case& c : cases) {
@@ -279,7 +279,7 @@ PerfettoTrace render_perfetto(const std::vector<Case>& cases, const std::vector<
       }
     }
   }
-  // Of what is too much in any case, nothing is laid out.
+  // Records that certainly exceed the limit are not laid out.
   std::size_t most = total > options.most_bytes / kLeastBytes
                          ? std::max<std::size_t>(options.most_bytes / kLeastBytes / ranks, 1)
                          : 0;

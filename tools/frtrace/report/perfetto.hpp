@@ -1,4 +1,4 @@
-// perfetto.hpp - the operations of all ranks on one time line, for ui.perfetto.dev.
+// perfetto.hpp - the operations of all ranks on one timeline, for ui.perfetto.dev.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace frtrace {
 struct PerfettoOptions {
   std::vector<Rank> ranks = {};                             // empty: all
   std::vector<std::string> groups = {};                     // names or descriptions; empty: all
-  std::size_t most_bytes = std::size_t{200} * 1000 * 1000;  // more is too much for the viewer
+  std::size_t most_bytes = std::size_t{200} * 1000 * 1000;  // the viewer fails on more
 };
 
 struct PerfettoTrace {
   std::string data;
-  std::string left_out;  // "" nothing; it stands in the trace as well
+  std::string left_out;  // "" if nothing; the trace has it as well
 };
-// One report per case.
+// `reports` has one report per case.
 PerfettoTrace render_perfetto(const std::vector<Case>&, const std::vector<Report>&,
                               const PerfettoOptions&);
 

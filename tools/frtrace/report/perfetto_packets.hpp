@@ -1,7 +1,7 @@
-// perfetto_packets.hpp - the packets of a Perfetto trace: tracks, events, the texts that they share.
+// perfetto_packets.hpp - the packets of a Perfetto trace: tracks, events, interned texts.
 //
-// All packets are of one sequence, in the order of time, so that a timestamp is what has passed since
-// the packet before (an incremental clock) and every text stands in the file once.
+// All packets belong to one sequence, ordered by time: a timestamp is the time since the packet
+// before (an incremental clock), and every text is stored once.
 #pragma once
 
 #include <array>
@@ -40,10 +40,10 @@ class PerfettoPackets {
     std::string name;
     std::string description = {};  // printable lines
     std::uint32_t parent = 0;      // 0: none
-    std::uint32_t place = 0;       // among its siblings
+    std::uint32_t place = 0;       // position among its siblings
     bool is_lag = false;           // a counter, in microseconds
   };
-  // Before its first event. Tracks of one name stay apart.
+  // Must be called before the track's first event. Tracks with equal names are not merged.
   std::uint32_t track(const Track& t) {
     const std::uint32_t uuid = ++tracks_;
     packet([&] {
@@ -57,19 +57,19 @@ class PerfettoPackets {
           out_.text(14, t.description);
         }
         if (t.is_lag) {
-          // in nanoseconds, told in microseconds
+          // stored in nanoseconds, shown in microseconds
           out_.message(
               8, [&] { out_.number(3, 1), out_.number(4, 1000), out_.text(7, "arrival lag"); });
         }
-        out_.number(11, 3);  // children lie as they say
+        out_.number(11, 3);  // children are ordered by `place`
         out_.number(12, t.place);
-        out_.number(15, 2);  // and are not merged
+        out_.number(15, 2);  // tracks are not merged
       });
     });
     return uuid;
   }
 
-  // Events come in the order of time. `fill` adds members of TrackEvent.
+  // Events must come in the order of time. `fill` adds members of TrackEvent.
   template <class F>
   void event(Time time, std::uint32_t track, Phase phase, F&& fill) {
     members_.clear();
@@ -78,7 +78,7 @@ class PerfettoPackets {
     fill();
     packet([&] {
       out_.number(8, static_cast<std::uint64_t>(time - last_));
-      out_.number(13, 2);  // it needs what the sequence has said
+      out_.number(13, 2);  // the packet needs the incremental state
       if (!interned_.empty()) {
         out_.text(12, interned_.bytes());
         interned_.clear();
@@ -91,14 +91,14 @@ class PerfettoPackets {
     event(time, track, Phase::kEnd, [] {});
   }
 
-  // ---- within `fill`
+  // ---- to be called within `fill`
   void name(std::string_view text) { members_.number(10, id(TraceText::kName, text)); }
   void name_once(std::string_view text) { members_.text(23, printable(text)); }
   void category(std::string_view text) { members_.number(3, id(TraceText::kCategory, text)); }
   void annotate(std::string_view key, std::uint64_t value) {
     annotation(key, [&] { members_.number(3, value); });
   }
-  // Of few different texts.
+  // Interns `value`: use it if there are few different values.
   void annotate(std::string_view key, std::string_view value) {
     annotation(key, [&] { members_.number(17, id(TraceText::kValue, value)); });
   }
@@ -113,11 +113,11 @@ class PerfettoPackets {
     members_.number(12, value);
   }
 
-  // The number of a text, which is told with the next event.
+  // The number of an interned text, which is written with the next event.
   std::uint32_t id(TraceText kind, std::string_view text) {
     return id(kind, text, [&] { interned_.text(2, printable(text)); });
   }
-  // Likewise, of a place in the program, for place().
+  // The same for a place in the program, for place().
   std::uint32_t place_id(const Site& site) {
     return id(TraceText::kPlace, site_text(site), [&] {
       interned_.text(2, printable(site.file));
@@ -131,7 +131,7 @@ class PerfettoPackets {
 
  private:
   static constexpr std::uint32_t kRealtime = 1, kBoottime = 6, kDeltas = 64;
-  static constexpr std::uint64_t kFirst = 1'000'000'000;  // the first event, by kBoottime
+  static constexpr std::uint64_t kFirst = 1'000'000'000;  // time of the first event, kBoottime
 
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;

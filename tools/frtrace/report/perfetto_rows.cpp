@@ -84,7 +84,7 @@ std::string rank_description(const RankEvidence& e, const Report& report, Time a
   return out;
 }
 
-// ---- what all ranks' records have in common
+// ---- data that the records of all ranks share
 
 class Common {
  public:
@@ -113,7 +113,7 @@ class Common {
 
  private:
   TraceGroup of(std::size_t g, const std::vector<Time>& ahead) const {
-    constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 22;  // of a damaged file
+    constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 22;  // a damaged file may claim more
     TraceGroup out;
     std::uint64_t first = UINT64_MAX, last = 0;
     each(g, [&](const Record& r, int) {
@@ -167,9 +167,9 @@ class Common {
 
 // ---- one rank's rows
 
-// Tracks for what overlaps: the first that is free takes the next. A host may run hundreds of
-// operations ahead of its device, and nobody reads as many tracks: an operation that finds none free
-// is drawn from where its device started it, or from when a track is free.
+// Tracks for operations that overlap: each takes the first free track. A host may run hundreds of
+// operations ahead of its device, too many tracks to read: if none is free, the operation is drawn
+// from its start on the device, or from the time a track becomes free.
 class Lanes {
  public:
   struct Place {
@@ -192,7 +192,7 @@ class Lanes {
     busy_until_.push_back(end);
     return {busy_until_.size() - 1, begin};
   }
-  // What has not ended lies within others of that kind.
+  // Operations that have not ended share a track, nested in each other.
   Place take_open(Time begin) {
     if (in_open_ == 0 || in_open_ == kDeepest) {
       open_ = take(begin, begin, kForever).lane;
@@ -209,7 +209,7 @@ class Lanes {
   }
 
   static constexpr std::size_t kMost = 4;
-  static constexpr std::size_t kDeepest = 100;  // the viewer draws no more than 512 within another
+  static constexpr std::size_t kDeepest = 100;  // the viewer draws at most 512 nested slices
   std::vector<Time> busy_until_;
   std::size_t open_ = 0, in_open_ = 0;
 };
@@ -360,7 +360,7 @@ class RankRows {
                ? it->second
                : span_tracks_[tid] = new_track(fmt::format("spans, thread {}", tid), 1);
   }
-  // Those whose records are overwritten, too.
+  // Adds open spans, including those with overwritten records.
   void add_open_spans() {
     for (std::uint32_t t = 0; t < e_.notes.size() && options_.groups.empty(); ++t) {
       const ThreadNotes& thread = e_.notes[t];
@@ -387,7 +387,7 @@ class RankRows {
   Time last_step_ = 0;
 };
 
-// The records of a rank that are drawn: around `moment`, three quarters of them before it.
+// The range of records of a rank that are drawn: around `moment`, three quarters of them before it.
 std::pair<std::size_t, std::size_t> window(const RankEvidence& e, Time moment, std::size_t most) {
   const std::size_t n = e.records.size();
   if (most == 0 || n <= most) {
@@ -418,7 +418,7 @@ void add_case(TraceRows& rows, const Case& c, const Report& report, const Perfet
     rows.items.push_back(
         {report.time, verdict_track, static_cast<std::uint32_t>(case_index), 0, Drawn::kVerdict});
   }
-  // Who is blamed stands first.
+  // Blamed ranks come first.
   for (const bool blamed : {true, false}) {
     for (const int i : c.indices()) {
       const RankEvidence& e = c.evidence_of(i);
@@ -459,7 +459,7 @@ std::uint64_t pair_key(const TraceRank& rank, int group, const Record& r) {
   std::uint64_t h = mix(rank.case_index, static_cast<std::uint64_t>(group));
   h = mix(h, static_cast<std::uint64_t>(sends ? self : r.peer));
   h = mix(h, static_cast<std::uint64_t>(sends ? r.peer : self));
-  // Numbers that count from a window name nobody else's.
+  // Numbers that count from a window match no other rank's: the key is unique to this rank.
   return e.holes.relative_p2p ? mix(mix(h, r.ticket), static_cast<std::uint64_t>(e.id.rank))
                               : mix(h, r.seq);
 }

@@ -10,7 +10,7 @@
 
 namespace frtrace {
 
-// Protocol 2, as torch::jit::Pickler writes it: strings once, then by their number.
+// Protocol 2, as torch::jit::Pickler writes it: a repeated string is a reference to the first.
 class PickleWriter {
  public:
   PickleWriter() { out_ = "\x80\x02"; }
@@ -45,7 +45,7 @@ class PickleWriter {
   void open_list() { out_ += "]("; }
   void close_list() { out_ += 'e'; }
   void pair() { out_ += '\x86'; }
-  // Remembers what was just written; its number.
+  // Memoizes the value just written and returns its number.
   std::uint32_t put() {
     out_ += 'r';
     little(next_);

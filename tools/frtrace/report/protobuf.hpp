@@ -24,7 +24,7 @@ class ProtoWriter {
     varint(value.size());
     out_ += value;
   }
-  // `fill` writes the members. The length, which comes first, has one byte until more are needed.
+  // `fill` writes the members. The length before them has one byte until it needs more.
   template <class F>
   void message(std::uint32_t field, F&& fill) {
     varint(std::uint64_t{field} << 3 | 2);

@@ -47,7 +47,7 @@ class Builder {
   }
 
   void add(const StackInput& in, const StackStyle& style) {
-    // Names once per rank; a stack is then numbers.
+    // Names are interned once per rank, so that a stack is a list of numbers.
     std::vector<u32> frame(in.threads->frames.size());
     for (std::size_t i = 0; i < frame.size(); ++i) {
       const ThreadFrame& f = in.threads->frames[i];
@@ -60,7 +60,7 @@ class Builder {
       }
       std::vector<u32> key;
       key.reserve(t.stack.size() + 4);
-      // Other threads of a Python process have its name until somebody names them.
+      // Unnamed threads of a Python process have the process's name.
       key.push_back(intern(main ? "main" : t.name.empty() ? "thread" : t.name));
       key.push_back(main ? intern(in.frontier) : intern(""));
       for (std::size_t i = t.stack.size(); i-- > 0;) {
@@ -199,8 +199,8 @@ std::string short_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-// Indents at forks only: a path of one rank stays where it is. A frame that calls
-// itself stands once.
+// Indents at forks only: the path of a single rank keeps its indentation. A frame that calls itself
+// is drawn once.
 void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out) {
   for (;;) {
     const StackNode& n = tree.nodes[index];
@@ -250,7 +250,7 @@ void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out
 nlohmann::json node_json(const StackTree& tree, u32 index) {
   const StackNode& n = tree.nodes[index];
   nlohmann::json out = {{"ranks", fold_ranks(n.ranks)}, {"n_ranks", n.ranks.size()}};
-  // One object per run of frames without a fork: depth would be a reader's stack otherwise.
+  // One object per run of frames without a fork: nested objects would exhaust a reader's stack.
   nlohmann::json run = nlohmann::json::array();
   u32 at = index;
   for (;;) {

@@ -1,5 +1,5 @@
-// stacks_tree.hpp - the stacks of all ranks as one tree: what is equal is shown once,
-// with the ranks.
+// stacks_tree.hpp - the stacks of all ranks as one tree: equal frames are shown once, with their
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StackInput {
   std::string cwd;
   const ThreadsEvidence* threads = nullptr;
   std::string frontier;  // beside the main thread: "all_reduce #41 of default_pg, in flight"
-  const RankEvidence* evidence = nullptr;  // for variables and hints; may be missing
+  const RankEvidence* evidence = nullptr;  // for variables and hints; may be null
 };
 
 // Threads with the same role, stack and (main threads) frontier.
@@ -29,49 +29,49 @@ struct StackClass {
   std::vector<std::uint32_t> frames;  // into StackTree::frames, outermost first
   std::vector<Rank> ranks;            // sorted
   std::size_t threads = 0;
-  std::string doing;               // of the first one
-  std::vector<std::string> where;  // likewise, main threads: where_lines()
-  LockWait lock;                   // likewise
+  std::string doing;               // of the first thread
+  std::vector<std::string> where;  // of the first main thread: where_lines()
+  LockWait lock;                   // of the first main thread
 };
 
 struct StackNode {
   std::uint32_t frame = 0;
   std::vector<std::uint32_t> children;  // into StackTree::nodes, rarest first
-  std::vector<std::uint32_t> classes;   // that end here
+  std::vector<std::uint32_t> classes;   // stacks that end here
   std::vector<Rank> ranks;              // sorted
 };
 
 struct StackTree {
   std::vector<std::string> frames;
   std::vector<StackClass> classes;  // per role, smallest first; main threads before the others
-  std::vector<StackNode> nodes;     // 0: nothing; its children are the roles' roots
+  std::vector<StackNode> nodes;     // 0: an empty node; its children are the roots of the roles
   struct Role {
     std::string name;
     std::uint32_t root = 0;  // node
     std::size_t ranks = 0;
   };
   std::vector<Role> roles;
-  // How the threads of each rank were looked at.
+  // How the threads of each rank were observed.
   struct Look {
     Rank rank = -1;
     double took_ms = 0, asking_ms = 0;
     std::size_t threads = 0, answered = 0;
     std::uint32_t median_us = 0, slowest_us = 0;
-    std::uint64_t lost = 0;  // threads, frames and files that found no room
+    std::uint64_t lost = 0;  // threads, frames and files without room in the dump
     std::string not_asked;
-    std::string holes;  // what the recorder cannot see
+    std::string holes;  // limits of the recorder
   };
   std::vector<Look> looks;
   std::size_t n_ranks = 0;
-  std::size_t without = 0;  // ranks whose evidence has no stacks
+  std::size_t without = 0;  // the number of ranks without stacks
 };
 
 struct StackStyle {
   bool all_threads = true;
-  bool plumbing = false;  // also frames of the interpreter and fr
+  bool plumbing = false;  // include frames of the interpreter and of fr
 };
 
-// Of the ranks of a case, or of some of them; the case must outlive it.
+// The inputs for all ranks of a case, or those in `only`; the case must outlive the result.
 std::vector<StackInput> stack_inputs(const Case&, const std::vector<Rank>& only);
 StackTree merge_stacks(const std::vector<StackInput>&, const StackStyle& = {});
 std::string render_stacks_text(const StackTree&);

@@ -1,5 +1,5 @@
-// table.cpp - the table of operations as text: a row for each, a column per class of ranks that did
-// the same.
+// table.cpp - the table of operations as text: a row per operation, a column per class of ranks
+// with equal history.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,11 +15,11 @@ namespace frtrace {
 
 namespace {
 
-// What the ranks of a row have in common stands in the column of operations: all of it, or of the
-// same operation the words before and after those that differ.
+// The part of a row that its ranks share goes into the column of operations: the whole text, or,
+// for the same operation with other arguments, the words before and after the difference.
 struct RowHead {
   std::string op;
-  std::size_t before = 0, after = 0;  // bytes of a cell's text that are in `op`
+  std::size_t before = 0, after = 0;  // bytes of a cell's text that `op` has
 
   std::string rest_of(const TableCell& cell) const {
     const bool has_rest = cell.what.size() > before + after;
@@ -68,15 +68,15 @@ std::vector<RowHead> row_heads(const GroupTable& t) {
   return out;
 }
 
-// The first `rows` rows, in as many blocks of columns as it takes.
+// Renders the first `rows` rows, in as many blocks of columns as necessary.
 void render(std::string& out, const GroupTable& t, std::size_t width, std::size_t rows) {
   const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
   out += table_title(t, width) + '\n';
   if (t.last == 0) {
     return;
   }
-  // Columns that cannot be compared are of no use below each other: they are cut until all fit side
-  // by side, as long as each keeps kNarrow. Beyond that the rest comes below.
+  // Columns are hard to compare across blocks: they are cut until all fit side by side, but to no
+  // less than kNarrow. The rest goes into further blocks.
   constexpr std::size_t kSeqWidth = 8;
   constexpr std::size_t kNarrow = 14;  // "all_reduce ..."
   const std::vector<RowHead> heads = row_heads(t);
@@ -146,7 +146,7 @@ void render(std::string& out, const GroupTable& t, std::size_t width, std::size_
   }
 }
 
-// Ranks whose lanes read the same but for a constant distance to the peer are one line.
+// Ranks that differ only by a constant distance to the peer share a line.
 void render_lanes(std::string& out, const Case& c, const TableFilter& filter) {
   using Key = std::tuple<bool, bool, Rank, std::uint64_t, std::uint64_t>;
   std::map<Key, std::vector<Rank>> lines;
@@ -180,7 +180,7 @@ void render_lanes(std::string& out, const Case& c, const TableFilter& filter) {
   }
 }
 
-// A screen of 24 lines less the job's, that of what is left out, and those of point to point.
+// A screen of 24 lines, less the lines for the job, for what is left out, and for point to point.
 constexpr std::size_t kBodyLines = 20;
 
 std::size_t lines_of(const std::string& s) {
@@ -193,7 +193,7 @@ std::string whole(const GroupTable& t, std::size_t width, std::size_t rows = SIZ
   return out;
 }
 
-// As many rows as fit, some after the first that differs in any case, then as many columns.
+// As many rows as fit, but at least some after the first difference; then as many columns as fit.
 std::string on_screen(const GroupTable& t, std::size_t width) {
   constexpr std::size_t kFewest = 7;
   std::string out = whole(t, width);
@@ -226,8 +226,8 @@ std::string render_table(const std::vector<Case>& cases, const TableFilter& filt
     out +=
         fmt::format("job {}, attempt {}, incident {}\n", printable(c.job), c.attempt, c.incident);
     std::vector<GroupTable> tables = group_tables(c, make_slots(c), filter);
-    // On a screen: first the groups whose ranks differ, then those with something in flight, and whole
-    // groups as long as there is room.
+    // On a screen: first the groups with differing ranks, then groups with operations in flight.
+    // Only whole groups are shown, as long as there is room.
     const bool all = filter.full || !filter.groups.empty();
     if (!all) {
       std::stable_sort(tables.begin(), tables.end(), [](const GroupTable& a, const GroupTable& b) {

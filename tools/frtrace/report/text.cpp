@@ -1,5 +1,6 @@
-// text.cpp - a report for a person: who, what and which operation; where in the user's code; why
-// the others wait; how sure that is; when it began. A screen at any scale; TextStyle::full: all.
+// text.cpp - a report as text: the ranks and the operation; the place in the user's code; why the
+// others wait; how sure that is; when it began. It fits a screen at any scale; TextStyle::full:
+// all.
 #include <fmt/chrono.h>
 
 #include <algorithm>
@@ -26,14 +27,14 @@ struct Line {
   std::vector<std::string> stack;
 };
 
-// Lines that say the same kind of thing. A screen holds `most` of them, and `least` where others
-// need the room.
+// Lines of one kind. A screen shows up to `most` of them, and down to `least` if other parts need
+// the room.
 struct Part {
   std::vector<Line> lines;
   std::size_t most, least;
   const char* noun;        // "and 5 more <noun>" in place of those that are cut
-  bool vital = false;      // a line of it remains in any case
-  std::size_t folded = 0;  // further things that were no lines to begin with
+  bool vital = false;      // at least one line of it is always shown
+  std::size_t folded = 0;  // further things that never were lines
   std::size_t shown = 0;
 
   void add(std::string text, std::vector<std::string> stack = {}) {
@@ -54,7 +55,7 @@ bool shows(const TextStyle& style, const std::vector<Rank>& ranks) {
          std::ranges::any_of(ranks, [&](Rank r) { return contains(style.ranks, r); });
 }
 
-// The end of a long path names the file.
+// Long paths are cut at the front: the end names the file.
 std::string site_words(const Site& s, bool full) {
   constexpr std::size_t kFile = 40;
   Site out = s;
@@ -74,14 +75,14 @@ std::string without_numbers(std::string text) {
   return text;
 }
 
-// Blamed ranks of which the same is said are one entry.
+// Blamed ranks with the same findings share an entry.
 struct Accused {
   const Blamed* first = nullptr;
   std::vector<Rank> others;
 };
 
 std::vector<Accused> accused(const Report& r, bool full) {
-  // Sizes and splits are what a mismatch is about.
+  // A mismatch is about sizes and splits: keep the numbers.
   const auto said = [&r](const Blamed& b) {
     const std::string& text = b.evidence.front();
     return r.kind == Verdict::kMismatch ? text : without_numbers(text);
@@ -100,11 +101,11 @@ std::vector<Accused> accused(const Report& r, bool full) {
   return out;
 }
 
-// First the user's code, then what else is known; a screen holds a few lines of a few ranks.
+// The user's code first, then other findings; a screen shows a few lines of a few ranks.
 Part blamed_part(const Report& r, const TextStyle& style) {
   Part part{{}, style.full ? kAll : 10, 3, "lines about the blamed ranks", true};
   const std::vector<Accused> all = accused(r, style.full);
-  std::vector<const CauseReport*> further;  // besides that of the first line
+  std::vector<const CauseReport*> further;  // causes that the first line does not name
   for (const CauseReport& c : r.causes) {
     if (c.summary != r.summary) {
       further.push_back(&c);
@@ -125,7 +126,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
     });
     std::vector<std::string> evidence;
     for (const std::string& text : b.evidence) {
-      // What the first line said needs no second.
+      // Text that the first line contains is not repeated.
       if (style.full || b.evidence.size() == 1 || r.summary.find(text) == std::string::npos) {
         evidence.push_back(text);
       }
@@ -164,7 +165,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
   return part;
 }
 
-// A line has room for a few of many ranges.
+// A line has room for a few ranges only.
 std::string few(const std::vector<Rank>& ranks, bool full) {
   constexpr std::size_t kMost = 32, kShown = 16;
   std::string out = named(ranks, full);
@@ -179,10 +180,10 @@ struct Folded {
   const Waiting* first = nullptr;
   std::vector<Rank> ranks;
   std::map<std::string, bool> groups;
-  std::string peer;  // of a message; "" of several
+  std::string peer;  // of a message; "" if they differ
   std::uint64_t low = 0, high = 0;
   double seconds = 0;
-  std::map<Rank, std::size_t> behind;  // further operations of that rank, queued behind it
+  std::map<Rank, std::size_t> behind;  // per rank, further operations queued behind it
 };
 
 // "; and up to 12 more queued behind it"
@@ -213,15 +214,15 @@ std::string waiting_text(const Folded& w, bool full) {
          queued_text(w.behind, w.ranks.size());
 }
 
-// Those of its ranks that wait there, and do not only have it in a queue.
+// The ranks that wait in the operation itself; ranks that only have it queued are left out.
 std::vector<Rank> at_head(const Waiting& w) {
   std::vector<Rank> out = w.ranks;
   std::erase_if(out, [&](Rank r) { return contains(w.queued, r); });
   return out;
 }
 
-// Of one operation and call site, over all its numbers and groups; full: each by itself. Who waits
-// at an unknown place stands with the others, where these are all at one.
+// Folds waits of one operation and call site over all numbers and groups; full: no folding. Waits
+// with an unknown call site join the others if those have a single one.
 std::vector<Folded> folded_waits(const Report& r, bool full) {
   const auto key = [](const Waiting& w) {
     return std::pair(w.op, w.desc.empty() ? w.group : w.desc);
@@ -263,7 +264,7 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
     const std::set<Rank> ranks(f.ranks.begin(), f.ranks.end());
     f.ranks.assign(ranks.begin(), ranks.end());
   }
-  if (all.size() > 1 && !full) {  // that of the verdict, then where most are
+  if (all.size() > 1 && !full) {  // the verdict's first, then the largest
     std::ranges::stable_sort(all.begin() + 1, all.end(), std::greater(),
                              [](const Folded& f) { return f.ranks.size(); });
   }
@@ -279,11 +280,11 @@ Part waiting_part(const Report& r, const TextStyle& style) {
   return part;
 }
 
-// Findings of some kinds, in their order.
+// Findings of the given kinds, in their order.
 Part findings_part(const Report& r, const TextStyle& style, std::vector<std::string_view> ids,
                    std::size_t most, std::size_t least, const char* noun) {
   Part part{{}, style.full ? kAll : most, least, noun};
-  // What was said while the job ran of the operation that the first line is about.
+  // A message told while the job ran about the operation that the first line names.
   const auto repeats = [&](const Finding& f) {
     return !style.full && f.id == "told" && !r.blamed.empty() &&
            f.text.find(fmt::format(" #{} of {} ", r.blamed[0].seq, r.blamed[0].desc)) !=
@@ -300,7 +301,7 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
   return part;
 }
 
-// What this machine may have to do with it.
+// Conditions of this machine that may explain the fault.
 Part doctor_part(const Report& r, const TextStyle& style) {
   Part part{{}, style.full ? kAll : 1, 1, ""};
   for (const DoctorReport& d : r.doctor) {
@@ -313,7 +314,7 @@ Part doctor_part(const Report& r, const TextStyle& style) {
   return part;
 }
 
-// Of rings, which stay after their processes: whether the job still runs on this machine.
+// Rings outlive their processes: whether the job still runs on this machine; "" without rings.
 std::string lives_text(const Report& r) {
   const auto rings = std::ranges::count(r.rank_reports, true, &RankReport::from_ring);
   const auto running = std::ranges::count(r.rank_reports, true, &RankReport::runs_now);
@@ -405,7 +406,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   return out;
 }
 
-// What each part may take of `room` lines.
+// Distributes `room` lines among the parts.
 void share_out(std::vector<Part>& parts, std::size_t room) {
   std::size_t sum = 0;
   for (Part& p : parts) {
@@ -422,7 +423,7 @@ void share_out(std::vector<Part>& parts, std::size_t room) {
   }
 }
 
-// At most `room` lines; stacks, which the user asked for, besides.
+// At most `room` lines, plus the stacks that the user asked for.
 std::string render_one(const Report& r, const TextStyle& style, std::size_t room) {
   const std::size_t width = style.width;
   const char* colour = r.kind == Verdict::kOk          ? "\033[32;1m"
@@ -433,7 +434,7 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
     for (Line& line : parts[i].lines) {
       line.text = printable(line.text);
     }
-    // The first line and how sure it is are never cut before their parts' last line.
+    // The first line and the line on confidence are wrapped, not cut, while their parts have room.
     if (!style.full && (i == 0 || i + 2 == parts.size())) {
       std::vector<Line> pieces;
       for (const Line& line : parts[i].lines) {
@@ -468,7 +469,7 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
     const std::size_t n = p.shown - (cut ? 1 : 0);
     for (std::size_t k = 0; k < n; ++k) {
       const Line& line = p.lines[k];
-      // A long line takes a second one while there is room.
+      // A long line is continued on a second one while there is room.
       std::vector<std::string> pieces{line.text};
       if (!style.full) {
         pieces = wrapped(line.text, width - kIndent - 4, used < room ? 2 : 1);
@@ -549,7 +550,7 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
       order.resize(kReports);
     }
     const std::size_t besides = unread.size() + 1 + (left != 0 ? 1 : 0);
-    // A line for the job's name and one between two.
+    // One line for the job's name, one between two jobs.
     const std::size_t each = reports.size() > 1 ? 2 : 0;
     room = (kLines - besides) / std::max<std::size_t>(order.size(), 1) - each;
   }

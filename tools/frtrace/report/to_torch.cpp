@@ -23,7 +23,7 @@ namespace frtrace {
 
 namespace {
 
-// Names that those tools know; they stop at any other.
+// Operation names that PyTorch's tools accept; they stop at any other.
 std::string_view known_op(std::string_view op) {
   static const std::map<std::string, std::string_view, std::less<>> kNames = {
       {"allreduce", "all_reduce"},
@@ -66,7 +66,7 @@ class RankWriter {
       const GroupEvidence& g = e.groups[row];
       names_[row] = e.text(g.name);
       if (g.instance > 1) {
-        names_[row] += fmt::format(".{}", g.instance);  // a name taken again is another group
+        names_[row] += fmt::format(".{}", g.instance);  // a reused name is another group
       }
     }
   }
@@ -250,7 +250,7 @@ class RankWriter {
   std::unordered_map<std::uint32_t, std::uint32_t> frames_;
 };
 
-// A pickle does not say when it was written; its reader takes the file's own time for that.
+// A pickle has no time of writing; readers use the file's modification time.
 void date_file(const std::filesystem::path& path, const RankEvidence& e) {
   if (e.written == 0 || e.holes.written_guessed) {
     return;

@@ -8,12 +8,13 @@
 
 namespace frtrace {
 
-// One rank as a pickle of layout 2.10. What the layout has no place for (notes, exits, losses,
+// One rank as a pickle of layout 2.10. Data without a place in the layout (notes, exits, losses,
 // reduce operations) is left out.
 std::string torch_pickle(const RankEvidence&);
 
-// <dir>/fr_trace_rank_<N> for every rank of a case; of several cases each in a directory of its own
-// named by the job, since those tools take one job a directory. The number of files, or -1 and why.
+// Writes <dir>/fr_trace_rank_<N> for every rank of a case. Each of several cases gets its own
+// directory named by the job, since those tools take one job per directory. Returns the number of
+// files, or -1 and sets `why`.
 int save_torch(const std::vector<Case>&, const std::string& dir, std::string& why);
 
 }  // namespace frtrace

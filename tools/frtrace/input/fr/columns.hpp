@@ -1,8 +1,8 @@
-// columns.hpp - where the columns of a dump's tables and the keys of its maps go in rank_data.hpp.
+// columns.hpp - maps the columns of a dump's tables and the keys of its maps to rank_data.hpp.
 //
 // A list of fields names columns of one table of format/schema.hpp and the members they fill; a
-// name that the schema does not have does not compile. Absent columns and cells of the wrong type
-// leave a member as it was constructed.
+// name outside the schema does not compile. Absent columns and cells of the wrong type leave a
+// member unchanged.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace frtrace {
 
 template <class T, class M>
-struct Field {  // number, text, truth (not 0) or code word, as the member is
+struct Field {  // number, text, truth (not 0) or code word, by the member's type
   const char* name;
   M T::* to;
 };
@@ -44,8 +44,8 @@ struct PresentField {  // a number that may be nil
 template <class T>
 PresentField(const char*, bool T::*, std::uint64_t T::*) -> PresentField<T>;
 
-// Members that are named as their columns: FR_FIELDS(Lane, group, peer) is
-// Field{"group", &Lane::group}, Field{"peer", &Lane::peer}; FR_TIMES the same of TimeField. Up to 64.
+// Members with the names of their columns: FR_FIELDS(Lane, group, peer) is Field{"group",
+// &Lane::group}, Field{"peer", &Lane::peer}; FR_TIMES does the same for TimeField. Up to 64.
 #define FR_FIELDS(T, ...) FR_EXPAND(FR_EACH(Field, T, __VA_ARGS__))
 #define FR_TIMES(T, ...) FR_EXPAND(FR_EACH(TimeField, T, __VA_ARGS__))
 #define FR_EACH(Kind, T, member, ...) \
@@ -63,7 +63,7 @@ consteval bool all_named(const std::tuple<C...>& table, const std::tuple<F...>& 
                     fields);
 }
 
-// Times of a dump: what is not plausible as one is unknown.
+// Times of a dump; a time out of range is unknown.
 struct DumpTimes {
   Time base = 0;
   Time operator()(const Object* o) const {
@@ -97,13 +97,13 @@ void set(const PresentField<T>& f, const DumpTimes&, const Object* cell, T& to) 
   to.*f.to = static_cast<std::uint64_t>(v.value_or(0));
 }
 
-// The members of a map.
+// Reads the members of a map.
 template <class T, class... F>
 void read_map(const Object* map, const std::tuple<F...>& fields, const DumpTimes& times, T& to) {
   std::apply([&](const auto&... f) { (set(f, times, member(map, f.name), to), ...); }, fields);
 }
 
-// A row of cells without names, which lie as the schema has them.
+// Reads a row of unnamed cells in the order of the schema.
 template <const auto& kTable, class T, class... F>
 void read_row(const Row& row, const std::tuple<F...>& fields, T& to) {
   std::apply(
@@ -113,7 +113,7 @@ void read_row(const Row& row, const std::tuple<F...>& fields, T& to) {
       fields);
 }
 
-// A table, its columns looked up once.
+// A table; its columns are looked up once.
 class Table {
  public:
   explicit Table(const Object* o) : rows_(list(member(o, "rows"))) {
@@ -123,7 +123,7 @@ class Table {
     }
   }
   List rows() const { return rows_; }
-  // Column number, or one past every row when the table has no such column.
+  // The column's number, or SIZE_MAX if the table has no such column.
   std::size_t column(std::string_view name) const {
     const auto it = columns_.find(name);
     return it == columns_.end() ? SIZE_MAX : it->second;

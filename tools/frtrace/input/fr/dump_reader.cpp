@@ -1,6 +1,6 @@
-// The map of a dump to the model. Its grammar is libfr/format/README.md, its names are those of
-// format/schema.hpp; what this reader does not know it ignores, and table columns are looked up by
-// name.
+// dump_reader.cpp - converts the map of a dump to the model. Its grammar is libfr/format/README.md,
+// its names are those of format/schema.hpp. Unknown parts are ignored, and table columns are looked
+// up by name.
 #include "input/fr/dump_reader.hpp"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 
 namespace schema = fr::schema;
 
-constexpr std::size_t kMaxTextBytes = 4096;                   // of a string; fr keeps 1024 at most
-constexpr std::size_t kMaxGroups = std::size_t{1} << 16;      // fr writes 512 at most
-constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;  // of a table; fr writes 4096 at most
+constexpr std::size_t kMaxTextBytes = 4096;                   // of a string; fr keeps at most 1024
+constexpr std::size_t kMaxGroups = std::size_t{1} << 16;      // fr writes at most 512
+constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;  // of a table; fr writes at most 4096
 
-// ---- where columns and keys go
+// ---- destinations of columns and keys
 
 constexpr std::tuple kIdentity{
     FR_FIELDS(Identity, job, attempt, rank, local_rank, world_size, local_world_size, host, boot_id,
@@ -183,10 +183,11 @@ class Reader {
  private:
   void unset(Time& t) const { t -= t != 0 ? e_.clock_set : 0; }
 
-  // By how much Unix time and the monotonic clock differ between the anchors at the start and last.
-  // Times of records are counted in ticks from the start; what was read from the clock is not.
+  // The change of the difference between Unix time and the monotonic clock, from the first anchor
+  // to the last. Times of records are ticks counted from the start; other times were read from the
+  // clock.
   void clock() {
-    constexpr Time kSlewed = 2'000'000'000;  // less is a clock that was corrected bit by bit
+    constexpr Time kSlewed = 2'000'000'000;  // a smaller change is gradual correction
     constexpr Time kLongest = Time{100} * 365 * 86400 * kSecond;
     const List anchors = list(member(member(&root_, "clock"), "anchors"));
     const Object* first = nullptr;
@@ -221,7 +222,7 @@ class Reader {
     }
   }
 
-  // Who wrote it, when and why.
+  // The process, the time and the reason of the dump.
   void head() {
     const Object* identity = member(&root_, "identity");
     read_map(identity, kIdentity, times_, e_.id);
@@ -258,7 +259,7 @@ class Reader {
     }
   }
 
-  // What ids stand for.
+  // The tables that ids refer to.
   void tables() {
     for (const Object& o : list(member(&root_, "strings"))) {
       e_.strings.emplace_back(text(&o).substr(0, kMaxTextBytes));
@@ -283,8 +284,8 @@ class Reader {
     }
   }
 
-  // A dump salvaged from a dead process says nothing of the time after its death, however late it
-  // was written. The last clock anchor is at most about a second older than the death.
+  // A dump salvaged from a dead process has no information about the time after its death, however
+  // late it was written. The last clock anchor is at most about a second older than the death.
   void last_sign_of_life() {
     Time last =
         std::max(e_.exit.time,
@@ -300,7 +301,7 @@ class Reader {
     }
   }
 
-  // The same few words again and again.
+  // Interns texts from a column with few different ones.
   class Words {
    public:
     explicit Words(Reader& reader) : reader_(reader) {}
@@ -376,7 +377,7 @@ class Reader {
       Record r;
       fields.read(row, r);
       if (r.seq >> 62 != 0) {
-        ++e_.unreadable_rows;  // damage: others count on from it
+        ++e_.unreadable_rows;  // damage: later numbers would count from it
         continue;
       }
       if (r.kind == Kind::kNote) {
@@ -395,7 +396,7 @@ class Reader {
       }
       e_.records.push_back(r);
     }
-    // Slot order is the order of the tickets, begun somewhere in the middle.
+    // Slots are in the order of tickets, rotated by some number of slots.
     const auto earlier = [](const Record& a, const Record& b) { return a.ticket < b.ticket; };
     const auto oldest = std::is_sorted_until(e_.records.begin(), e_.records.end(), earlier);
     std::rotate(e_.records.begin(), oldest, e_.records.end());
@@ -495,7 +496,7 @@ class Reader {
         }
       }
     }
-    // Of a record that several operations make up, the first.
+    // If a record has several device operations, the first one comes first.
     std::sort(e_.device.spans.begin(), e_.device.spans.end(),
               [](const DeviceSpan& a, const DeviceSpan& b) {
                 return std::tie(a.ticket, a.start) < std::tie(b.ticket, b.start);
@@ -533,7 +534,7 @@ class Reader {
   const Object& root_;
   RankEvidence& e_;
   DumpTimes times_;
-  StringIds ids_{e_.strings.edit()};  // of names that a dump holds as text: dtype, reduce op
+  StringIds ids_{e_.strings.edit()};  // for names that a dump holds as text: dtype, reduce op
 };
 
 }  // namespace

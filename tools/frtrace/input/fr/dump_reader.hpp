@@ -1,4 +1,4 @@
-// dump_reader.hpp - the map of a dump to the model.
+// dump_reader.hpp - converts the map of a dump to the model.
 #pragma once
 
 #include "input/msgpack_tree.hpp"
@@ -6,7 +6,7 @@
 
 namespace frtrace {
 
-// root: a map, maybe cut; what it lacks, or has of another type, stays as it is in `to`.
+// root: a map, maybe cut; absent values and values of the wrong type stay as they are in `to`.
 void read_dump(const Object& root, RankEvidence& to);
 
 }  // namespace frtrace

@@ -1,5 +1,5 @@
-// Dumps: a zstd frame around one msgpack map. This reader believes no length before checking it;
-// what the map says is dump_reader.cpp's.
+// fr_dump.cpp - reads dumps: a zstd frame around one msgpack map. Every length is checked before
+// use; dump_reader.cpp reads the map.
 #include "input/fr/fr_dump.hpp"
 
 #include <zstd.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kMaxDumpBytes = std::size_t{512} << 20;  // decompressed
 
-// Buffers that a thread takes from file to file: pages that the kernel need not clear anew.
+// Buffers that a thread reuses for the next file, so that the kernel need not clear new pages.
 struct Buffers {
   std::vector<char> data;
   std::vector<Object> tape;
@@ -29,15 +29,15 @@ struct Buffers {
   };
   std::unique_ptr<ZSTD_DCtx, Free> zstd;
 
-  // Grows by a factor, as vectors do; the old bytes and the new ones are there for a moment.
+  // Grows by a factor, as vectors do; the old and the new bytes coexist for a moment.
   void reserve(std::size_t bytes) {
     const std::size_t before = data.size();
     FileMemory::take(bytes);
     data.resize(bytes);
     FileMemory::give(before);
   }
-  void shrink() {                                        // one huge file does not stay
-    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes; nobody counts them
+  void shrink() {                                        // a huge file does not keep its memory
+    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes, not counted in the limit
     if (data.size() > kKept) {
       std::vector<char>().swap(data);
     }
@@ -47,7 +47,7 @@ struct Buffers {
   }
 };
 
-// Gives big buffers back, however a file ends.
+// Frees large buffers, however reading ends.
 struct Shrinking {
   Buffers& buffers;
   ~Shrinking() { buffers.shrink(); }
@@ -55,12 +55,12 @@ struct Shrinking {
 
 enum class Unpacked { kWhole, kCut, kFailed };
 
-// Bounded whatever the frame claims about its content.
+// The output is bounded, whatever size the frame claims.
 Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& size,
                     std::string& why) {
   if (b.zstd == nullptr) {
     b.zstd.reset(ZSTD_createDCtx());
-    // 8 MiB of every thread: what zstd's levels up to 19 need, fr's takes less.
+    // 8 MiB per thread, as zstd's levels up to 19 need; fr's level needs less.
     constexpr int kWindowLog = 23;
     ZSTD_DCtx_setParameter(b.zstd.get(), ZSTD_d_windowLogMax, kWindowLog);
   }
@@ -95,7 +95,7 @@ Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& 
   }
 }
 
-// Of b.data, `size` bytes; is_cut: the frame around it ended too early.
+// Reads `size` bytes of b.data. is_cut: the frame around them ended too early.
 std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is_cut,
                                            std::string& why) {
   const Parsed parsed = parse_msgpack(std::span(b.data).first(size), b.tape);
@@ -104,8 +104,8 @@ std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is
     return nullptr;
   }
   const Object& root = b.tape.front();
-  // Who wrote it and how far it got stand before the records: a cut behind that leaves a dump
-  // without its newest records.
+  // Identity and counters come before the records: a dump cut behind them lacks only its newest
+  // records.
   const bool cut = parsed == Parsed::kCut;
   if (cut && (!is_map(member(&root, "records")) || !is_map(member(&root, "groups")))) {
     why = "truncated";
@@ -119,7 +119,7 @@ std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is
     why = "format version " + std::to_string(version) + ", this frtrace reads 1";
     return nullptr;
   }
-  // What the model makes of an element at most, about; records have a row each.
+  // Upper estimate of the model's memory per element; records have a row each.
   constexpr std::size_t kBytesPerElement = 64;
   const Object* rows = member(member(&root, "records"), "rows");
   std::size_t n_rows = 0;

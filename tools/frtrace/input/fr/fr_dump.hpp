@@ -1,4 +1,4 @@
-// fr_dump.hpp - a region as the evidence that a dump of it would be. Dumps: load_fr() in files.hpp.
+// fr_dump.hpp - reads a region as if it were a dump of it. Dumps: load_fr() in files.hpp.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@
 
 namespace frtrace {
 
-// Packs the region as libfr packs a dump, and reads that. On failure nullptr, and `why` says in a
-// few words what is wrong. `written` is the time of the call.
+// Packs the region as libfr packs a dump, and reads the result. On failure returns nullptr, and
+// `why` is a short reason. `written` is the time of the call.
 std::unique_ptr<RankEvidence> read_region(const fr::View& view, std::string& why);
 
-// A zstd frame around one msgpack map, whole: `use` gets that. Else, and where `use` throws, `why` says
-// what is wrong.
+// Unpacks a complete zstd frame around one msgpack map and calls `use` with the map. On failure,
+// including exceptions from `use`, `why` is the reason.
 void read_unpacked(std::span<const unsigned char> bytes,
                    const std::function<void(const Object& root)>& use, std::string& why);
 

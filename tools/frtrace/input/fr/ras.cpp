@@ -1,4 +1,4 @@
-// ras.cpp - what an answer of NCCL's RAS service says, JSON or text.
+// ras.cpp - reads an answer of NCCL's RAS service, JSON or text.
 #include "input/fr/ras.hpp"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr std::size_t kLines = 12;
 constexpr std::int64_t kInProgress = 7;
 
-// Tolerant access: the wrong type reads as absent.
+// Tolerant access: a value of the wrong type reads as absent.
 const Json& at(const Json& o, const char* key) {
   static const Json kNone;
   const auto it = o.is_object() ? o.find(key) : o.end();
@@ -33,7 +33,7 @@ std::string text(const Json& o, const char* key) {
 
 using Parties = std::map<std::string, std::vector<Rank>>;
 
-// "ranks 0,1,3: 45; rank 2: 44", the most first.
+// "ranks 0,1,3: 45; rank 2: 44", the largest set of ranks first.
 std::string parties_text(const Parties& parties) {
   std::vector<const Parties::value_type*> order;
   for (const auto& party : parties) {
@@ -111,7 +111,7 @@ void comm_lines(const Json& comm, std::vector<std::string>& out) {
   }
 }
 
-// The paragraphs below "Errors" and "Warnings": a heading, then what it is about.
+// The paragraphs below "Errors" and "Warnings": a heading, then its subject.
 std::vector<std::string> report_lines(std::string_view answer) {
   std::vector<std::string> out;
   std::string heading;

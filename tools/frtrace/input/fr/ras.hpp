@@ -1,4 +1,5 @@
-// ras.hpp - what NCCL's RAS service said, in lines: a witness beside fr's own evidence, no verdict.
+// ras.hpp - the answer of NCCL's RAS service in lines: a witness beside fr's own evidence, no
+// verdict.
 #pragma once
 
 #include <memory>
@@ -10,12 +11,13 @@
 
 namespace frtrace {
 
-// What it found wrong, one sentence each: operation counts that differ, ranks that are missing or
-// dead, states and errors. Empty where all agree, where there is no answer, or where it is garbage.
+// The faults that RAS found, one sentence each: operation counts that differ, ranks that are
+// missing or dead, states and errors. Empty if all agree, if there is no answer, or if it is
+// garbage.
 std::vector<std::string> ras_lines(const RasEvidence&);
 
-// A file of `ncclras -f json -v`: the processes of its largest communicator, by their ranks there; the
-// first has the answer. Empty: it is none.
+// Reads a file of `ncclras -f json -v`: the processes of its largest communicator, by their ranks
+// there; the first one holds the answer. Empty: not such a file.
 std::vector<std::unique_ptr<RankEvidence>> load_ras(std::span<const unsigned char> json);
 
 }  // namespace frtrace

@@ -1,7 +1,8 @@
-// Regions: what a process maps while it runs, what it leaves when it dies, and raw copies of both.
+// ring.cpp - regions: the memory that a process maps while it runs and leaves when it dies, and raw
+// copies of it.
 //
-// What a ring says is read from the dump that it makes (read_region): ring and dump cannot differ.
-// Here is what only a ring has: it may be cut off, and its process may live.
+// A ring is read by way of the dump that it makes (read_region), so ring and dump cannot differ.
+// Only the parts special to rings are here: a ring may be cut off, and its process may live.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -26,8 +27,8 @@ bool same_machine(const Identity& id) {
   return !id.boot_id.empty() && id.boot_id == boot_id && id.host == host_name();
 }
 
-// A region whose file ends early: what was cut off reads as never written. Only where header and
-// tables are whole; a row that was cut in the middle goes, too.
+// A region of a file that ends early: the missing part reads as never written. Needs a complete
+// header and complete tables; a row that was cut in the middle is dropped, too.
 class Completed {
  public:
   explicit Completed(std::span<const unsigned char> bytes) {
@@ -125,7 +126,7 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
   }
   e->written = std::max(e->written, e->exit.time);
   if (kind == RingKind::kCopy && e->exit.signal != 0) {
-    return e;  // its own last words, taken in its signal handler
+    return e;  // its own copy, taken in its signal handler
   }
   if (same_machine(e->id)) {
     if (fr::is_alive(e->id.pid, e->id.proc_start)) {
@@ -137,7 +138,7 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
       e->process_gone = true;
     }
   } else {
-    // A copy without last words was taken from a dead process by a peer.
+    // A copy without an exit record was taken from a dead process by a peer.
     e->process_gone = kind == RingKind::kCopy;
   }
   return e;

@@ -1,4 +1,4 @@
-// string_ids.hpp - ids of strings that are each kept once.
+// string_ids.hpp - ids of strings, each stored once.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class StringIds {
   explicit StringIds(std::vector<std::string>& strings) : strings_(strings) {}
 
   bool has(std::string_view s) const { return s.empty() || ids_.contains(s); }
-  // A string that is new must stay where it is. "": 0.
+  // The memory of a new string must outlive this object. "": 0.
   Id operator()(std::string_view s) {
     if (s.empty()) {
       return 0;

@@ -43,7 +43,7 @@ constexpr std::tuple kFacts{
 };
 static_assert(all_named(schema::kThreadFacts, kFacts));
 
-// A list within a thread or the facts; a key that the schema does not have does not compile.
+// The key of a list within a thread or the facts; a key outside the schema does not compile.
 template <const auto& kTable>
 struct Key {
   consteval Key(const char* key) : text(schema::column(kTable, key)) {}
@@ -101,7 +101,7 @@ ThreadFrame read_frame(const Row& row) {
 ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
   ThreadsEvidence out;
   if (!is_map(facts)) {
-    return out;  // nil: the recorder was told not to look
+    return out;  // nil: stacks were disabled in the recorder
   }
   out.present = true;
   read_map(facts, kFacts, {}, out);

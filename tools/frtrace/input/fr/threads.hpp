@@ -1,4 +1,4 @@
-// threads.hpp - the parts `threads` and `thread_facts` of a dump.
+// threads.hpp - reads the parts `threads` and `thread_facts` of a dump.
 #pragma once
 
 #include "input/msgpack_tree.hpp"

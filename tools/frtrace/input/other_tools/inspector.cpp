@@ -1,12 +1,13 @@
-// JSON lines of NCCL's Inspector, formats v4.0 to v4.3, by its sources (NCCL 2.30.7 and after,
-// plugins/profiler/inspector: inspector_json.cc, README.md); not tried on a file of a real job.
+// inspector.cpp - JSON lines of NCCL's Inspector, formats v4.0 to v4.3, by its sources (NCCL 2.30.7
+// and later, plugins/profiler/inspector: inspector_json.cc, README.md); not tested on a file of a
+// real job.
 //
-//   {"header": {"id": "0x..", "comm_name": .., "rank": 2, "n_ranks": 8, ..}, "metadata": {"hostname": ..,
-//    "pid": .., "dump_timestamp_us": ..}, "coll_perf": {"coll": "AllReduce", "coll_sn": 7,
-//    "coll_exec_time_us": 61974, ..}}
+//   {"header": {"id": "0x..", "comm_name": .., "rank": 2, "n_ranks": 8, ..}, "metadata":
+//    {"hostname": .., "pid": .., "dump_timestamp_us": ..}, "coll_perf": {"coll": "AllReduce",
+//    "coll_sn": 7, "coll_exec_time_us": 61974, ..}}
 //
-// From v4.3 on header and metadata are only in the line with "dump_stats" before. A collective ends
-// on all ranks at once: who came last has the shortest time.
+// From v4.3 on, only the preceding line with "dump_stats" has header and metadata. A collective
+// ends on all ranks at once: the rank that came last has the shortest time.
 #include "input/other_tools/inspector.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ namespace frtrace {
 
 namespace {
 
-// A rank is late in an operation from there on; it is said of ranks that are late again and again.
+// A rank is late in an operation from this time on; only ranks that are late repeatedly are
+// reported.
 constexpr double kLate_s = 0.005, kLateMostly = 0.6;
 constexpr int kLateAgain = 5;
 
@@ -53,7 +55,7 @@ class InspectorReader {
  public:
   explicit InspectorReader(RankEvidence& e) : e_(e), ids_(e.strings.edit()) {
     e.strings.emplace_back();
-    e.strings.edit().reserve(3 * kMostLogged + 8);  // they stay where they are
+    e.strings.edit().reserve(3 * kMostLogged + 8);  // the strings must not move
     e.stacks.emplace_back();
     e.groups.emplace_back();
     e.groups[0].used = true;
@@ -125,7 +127,7 @@ class InspectorReader {
   Time written_ = 0;
 };
 
-// One communicator's collectives of one function, of all files.
+// The collectives of one communicator and function, from all files.
 struct Logged {
   std::string what;  // "AllReduce of communicator 0x7f (DP)"
   std::int32_t n_ranks = 0;
@@ -142,7 +144,7 @@ std::vector<Rank> world_ranks(const Logged& all, const std::vector<std::int32_t>
   return out;
 }
 
-// "by ranks 0,1,3 up to #45, by rank 2 up to #44"; "": all the same.
+// "by ranks 0,1,3 up to #45, by rank 2 up to #44"; "": all equal.
 std::string who_is_behind(const Logged& all) {
   std::map<std::uint64_t, std::vector<std::int32_t>, std::greater<>> last;
   for (const auto& [member, e] : all.files) {
@@ -160,7 +162,7 @@ std::string who_is_behind(const Logged& all) {
   return last.size() < 2 ? "" : out;
 }
 
-// Who came last most of the times, if somebody did, and by more than hosts differ.
+// A rank that came last most of the time, by more than hosts usually differ; "": none.
 std::string last_comer(const Logged& all) {
   std::map<std::int32_t, std::vector<double>> late;
   std::size_t of = 0;

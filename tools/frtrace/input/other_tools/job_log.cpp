@@ -12,8 +12,8 @@
 //   [2] finished collective #6, but didn't join collective #7 (count from 1)
 //   [0,1] joined but didn't finish collective #7
 //
-// "[rank9]:" is the rank of the job, "Rank 1]" that within the group; before 2.2 there is only the
-// latter. Operations are counted from 1, -1 is none, and only once NCCL's call has come back.
+// "[rank9]:" is the rank in the job, "Rank 1]" that within the group; logs before 2.2 have only the
+// latter. Operations are counted from 1, -1 is none, and only once NCCL's call has returned.
 #include "input/other_tools/job_log.hpp"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ constexpr std::string_view kNotJoined = ", but didn't join collective #";
 constexpr std::string_view kNotFinished = "] joined but didn't finish collective #";
 constexpr std::size_t kMostRanks = 1 << 17, kMostLine = 4096, kMostSaidFrames = 64;
 
-// The number behind `mark`; nothing where there is none.
+// The number behind `mark`; nullopt: none.
 std::optional<std::int64_t> number_after(std::string_view line, std::string_view mark) {
   const std::size_t at = line.find(mark);
   if (at == std::string_view::npos) {
@@ -58,7 +58,7 @@ std::string_view between(std::string_view line, std::string_view from, std::stri
   return rest.substr(0, std::min(rest.find(to), rest.size()));
 }
 
-// ALLREDUCE -> all_reduce, as the operation is named in the user's code.
+// ALLREDUCE -> all_reduce, the name in user code.
 std::string op_name(std::string_view type) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"ALLREDUCE", "all_reduce"},
@@ -86,7 +86,7 @@ struct Timeout {
   std::string op;
   std::uint64_t numel_in = 0, numel_out = 0;
   std::int64_t timeout_ms = 0, ran_ms = 0;
-  Time when = 0;  // it was noticed
+  Time when = 0;  // when it was noticed
   std::vector<std::string> stack;
 };
 
@@ -99,7 +99,7 @@ struct GroupSaid {
 
 struct RankState {
   std::map<std::string, GroupSaid> groups;
-  std::optional<Timeout> last;  // not yet known of which group
+  std::optional<Timeout> last;  // its group is not yet known
   std::string last_group;
   std::uint64_t last_seq = 0;
   bool in_stack = false;
@@ -158,7 +158,8 @@ class LogReader {
     }
   }
 
-  // "E321 02:07:08.408271257": month, day, time of glog; the year is the file's. 0: none.
+  // "E321 02:07:08.408271257": month, day, time as glog writes them; the year is the file's. 0:
+  // none.
   Time time_of(std::string_view text) const {
     for (const char level : {'E', 'I', 'W', 'F'}) {
       const char mark[] = {'[', level, '\0'};
@@ -208,7 +209,7 @@ class LogReader {
     });
   }
 
-  // The counters of a group; a timeout just before is of that group.
+  // Reads the counters of a group; a timeout just before belongs to that group.
   void counters(std::string_view text) {
     with_rank(text, [&](RankState& r) {
       std::string_view place = between(text, "[PG ", "]");
@@ -243,7 +244,7 @@ class LogReader {
     });
   }
 
-  // A timeout whose group no line names is of the default group.
+  // A timeout without a group belongs to the default group.
   static void settle(RankState& r, const std::string& group) {
     if (r.last) {
       GroupSaid& g = r.groups[group.empty() ? "0" : group];
@@ -280,7 +281,7 @@ class LogReader {
     }
   }
 
-  // "[0,3] finished collective #6, but didn't join collective #7": all of the default group's.
+  // "[0,3] finished collective #6, but didn't join collective #7": always about the default group.
   void desync(std::string_view text, std::string_view close, std::string_view mark,
               std::uint64_t before) {
     const auto seq = number_after(text, mark);
@@ -307,8 +308,8 @@ class LogReader {
 
   std::map<Rank, RankState> ranks_;
   Rank last_ = -1;
-  const Time last_write_;  // of the file: when a line without a time is taken for
-  bool guessed_ = false;   // there was such a line
+  const Time last_write_;  // of the file: the time for lines without one
+  bool guessed_ = false;   // such a line was read
   std::tm modified_{};
 };
 
@@ -329,7 +330,7 @@ class RankBuilder {
     to.name = keep(name);
     to.desc = keep(g.desc.empty() && name == "0" ? "default_pg" : g.desc);
     to.backend = keep("nccl");
-    if (name == "0") {  // the default group: every rank of the job, the highest that is named
+    if (name == "0") {  // the default group has every rank up to the highest one named
       to.n_ranks = world_;
       to.own_rank = e_.id.rank;
       to.ranks = {{0, static_cast<std::uint32_t>(world_), 1}};

@@ -1,6 +1,6 @@
-// job_log.hpp - what a job's own log says of its hang: the lines of PyTorch's NCCL watchdog, of its
-// heartbeat monitor, and its desync report. Of each rank that is named: the last operation that it
-// issued and completed in a group, the one that timed out, and its stack where it is printed.
+// job_log.hpp - a job's own log of its hang: lines of PyTorch's NCCL watchdog, of its heartbeat
+// monitor, and its desync report. For each rank named there: its last operations issued and
+// completed in a group, the operation that timed out, and its stack if it is printed.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace frtrace {
 
-// Whether a text has a line that is read here. Looks at all of it.
+// Whether a text has a line that load_job_log() reads. Searches all of it.
 bool is_job_log(std::span<const unsigned char> text);
 
-// One piece of evidence for each rank that the log says something of; `modified`: when the file was
-// written last, which gives the year. Empty: nothing of use.
+// One piece of evidence for each rank that the log describes; `modified`: the file's modification
+// time, which gives the year. Empty: nothing of use.
 std::vector<std::unique_ptr<RankEvidence>> load_job_log(std::span<const unsigned char> text,
                                                         Time modified);
 

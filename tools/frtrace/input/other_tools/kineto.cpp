@@ -1,5 +1,5 @@
-// One pass over the events, of which only those of collectives are kept (torch 2.13, tried with gloo;
-// of NCCL the names of the arguments are those of torch/csrc/profiler/util.h):
+// kineto.cpp - one pass over the events; only those of collectives are kept (torch 2.13, tested
+// with gloo; for NCCL the argument names are those of torch/csrc/profiler/util.h):
 //
 //   {"cat": "cpu_op", "name": "record_param_comms", "ts": .., "dur": .., "args": {"External id": 7,
 //    "Collective name": "allreduce", "Seq": 3, "Process Group Name": "0", ...}}   issued
@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t kMostOfTrace = std::size_t{1} << 22, kMostTraceGroups = 4096,
                       kMostTraceText = 256, kMostTraceStrings = 4 * kMostTraceGroups;
 
-// Of one event.
+// One event of the trace.
 struct TraceEvent {
   std::string name, category, collective, group, desc;
   double begin_us = -1, length_us = -1;
@@ -187,12 +187,12 @@ class ProfilerTrace : public nlohmann::json_sax<nlohmann::json> {
     to.push_back(std::move(op));
   }
 
-  std::array<std::string, kMaxDepth + 1> keys_;  // of the objects that are open
+  std::array<std::string, kMaxDepth + 1> keys_;  // of the open objects
   std::size_t depth_ = 0;
   TraceEvent event_;
 };
 
-// Names of Kineto beside those of torch.distributed.
+// Names used by Kineto, with those of torch.distributed.
 std::string_view name_of_op(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> kSame[] = {
       {"allreduce", "all_reduce"},
@@ -210,7 +210,7 @@ std::string_view name_of_op(std::string_view name) {
   return name;
 }
 
-// A kernel belongs to the call that it has the id of, else to that of its group and number.
+// A kernel belongs to the call with its id, else to the call with its group and number.
 void join_kernels(ProfilerTrace& t) {
   std::unordered_map<std::int64_t, TraceOperation*> by_id;
   std::map<std::tuple<std::string_view, std::int64_t>, TraceOperation*> by_number;
@@ -239,7 +239,7 @@ void join_kernels(ProfilerTrace& t) {
   }
 }
 
-// Of gloo the group is told by nothing but that there is one.
+// gloo's events name no group: they are assigned only if the trace has a single group.
 bool give_group(ProfilerTrace& t) {
   const auto one = [](const TraceGroup& g) { return g.ranks.size() > 1; };
   if (std::count_if(t.groups.begin(), t.groups.end(), one) != 1) {
@@ -258,7 +258,7 @@ class TraceWriter {
  public:
   TraceWriter(const ProfilerTrace& t, RankEvidence& e) : t_(t), e_(e), ids_(e.strings.edit()) {
     e.strings.emplace_back();
-    e.strings.edit().reserve(kMostTraceStrings + 8);  // they stay where they are
+    e.strings.edit().reserve(kMostTraceStrings + 8);  // the strings must not move
     e.stacks.emplace_back();
     e.groups.emplace_back();
     e.groups[0].used = true;
@@ -275,7 +275,7 @@ class TraceWriter {
     }
   }
 
-  // In the order of the calls.
+  // Must be called in the order of the calls.
   void write(const TraceOperation& op) {
     if (e_.groups.size() > kMostTraceGroups || e_.strings.size() > kMostTraceStrings) {
       return;
@@ -329,7 +329,7 @@ class TraceWriter {
   std::map<std::uint32_t, std::uint64_t> seqs_;
 };
 
-// Numbers that all members have.
+// The range of numbers that all members have.
 struct TraceRange {
   std::uint64_t first = 0, last = UINT64_MAX, most = 0;
 };
@@ -396,7 +396,7 @@ void settle_kineto(std::vector<std::unique_ptr<RankEvidence>>& all) {
   if (std::any_of(all.begin(), all.end(), tells_more)) {
     std::erase_if(all, is_trace);
   }
-  std::map<std::tuple<std::string, std::string>, TraceRange> ranges;  // folder and group
+  std::map<std::tuple<std::string, std::string>, TraceRange> ranges;  // by folder and group
   const auto range_of = [&](const RankEvidence& e, const GroupEvidence& g) -> TraceRange& {
     return ranges[{folder_of_trace(e.file), std::string(e.text(g.name))}];
   };
@@ -418,7 +418,7 @@ void settle_kineto(std::vector<std::unique_ptr<RankEvidence>>& all) {
     for (GroupEvidence& g : e->groups) {
       rows.push_back(g.enqueued != 0 ? range_of(*e, g) : TraceRange());
       if (e->text(g.backend) == "gloo" && rows.back().last != rows.back().most) {
-        rows.back().last = 0;  // counted from where the trace begins, which is not the same place
+        rows.back().last = 0;  // gloo counts from the beginning of the trace, which differs by rank
       }
       g.enqueued = g.completed = g.ended = std::min(g.enqueued, rows.back().last);
     }

@@ -17,7 +17,7 @@ bool is_tools(const RankEvidence& e) {
   return e.holes.from_log || e.holes.only_stacks;
 }
 
-// By the file's name, else by its folder's: torchrun has attempt_0/3/stderr.log.
+// By the file's name, else by its folder's: torchrun writes attempt_0/3/stderr.log.
 Rank rank_by_path(const std::string& path) {
   const TorchName name = torch_name(path);
   if (name.rank >= 0) {
@@ -34,8 +34,9 @@ Rank rank_by_path(const std::string& path) {
   return rank;
 }
 
-// In a call of torch.distributed, of the device or of autograd, the rank may be in an operation or
-// wait for one that it has issued: such a stack does not say that the rank has not come.
+// The rank may be in an operation, or wait for one that it has issued: it is in a call of
+// torch.distributed, of the device or of autograd. Such a stack does not prove that the rank did
+// not come.
 bool may_wait(const RankEvidence& e) {
   static constexpr std::string_view kFiles[] = {
       "torch/distributed/",     "torch/cuda/", "torch/autograd/", "torch/_tensor",
@@ -62,14 +63,14 @@ bool may_wait(const RankEvidence& e) {
   return false;
 }
 
-// Of the main thread's id, where the tool does not tell the process.
+// Gives the main thread its id, if the tool does not report the process.
 void number_main(ThreadsEvidence& threads, int from, int to) {
   for (ThreadStack& t : threads.threads) {
     t.tid = t.tid == from ? to : t.tid;
   }
 }
 
-// Of one process several evidences may be there: each that has no stacks gets them.
+// A process may have several pieces of evidence: each one without stacks gets them.
 bool give_stacks(RankEvidence& stacks, const All& all) {
   bool given = false;
   for (const auto& e : all) {
@@ -89,8 +90,8 @@ bool give_stacks(RankEvidence& stacks, const All& all) {
   return given;
 }
 
-// What NCCL counted goes with the first other evidence, and says which process each rank is. True:
-// nothing is left to tell.
+// Attaches NCCL's counts to the first other evidence, and the counts identify the ranks of
+// processes. True: nothing is left to tell.
 bool give_counts(const RankEvidence& counts, const All& all) {
   for (const auto& e : all) {
     if (e.get() != &counts && (!is_tools(*e) || e->holes.from_log)) {
@@ -136,7 +137,7 @@ void settle_tools(All& all) {
       dumped.insert(e->id.rank);
     }
   }
-  // RAS knows the ranks of processes that other tools have looked at.
+  // RAS knows the ranks of processes that other tools have inspected.
   for (const auto& e : all) {
     const auto same = std::find_if(all.begin(), all.end(), [&](const auto& o) {
       return o != e && o->id.rank >= 0 && o->id.pid == e->id.pid && e->id.pid != 0;
@@ -158,7 +159,7 @@ void settle_tools(All& all) {
     return (e->holes.only_stacks && give_stacks(*e, all)) ||
            (e->holes.from_log && dumped.contains(e->id.rank));
   });
-  // What a log says of a rank and its stacks are one evidence.
+  // A rank's lines in a log and its stacks are merged into one piece of evidence.
   std::map<Rank, RankEvidence*> logged;
   for (const auto& e : all) {
     if (e->holes.from_log) {

@@ -5,7 +5,7 @@
 //   Current thread 0x00007f6b31c8d740 (most recent call first):
 //     File ...
 //
-// The main thread is the last one that faulthandler prints.
+// faulthandler prints the main thread last.
 #include "input/other_tools/stacks.hpp"
 
 #include <algorithm>
@@ -158,7 +158,7 @@ std::unique_ptr<RankEvidence> load_faulthandler(std::span<const unsigned char> b
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   auto e = empty_evidence("faulthandler");
   ThreadsEvidence& t = e->threads;
-  bool within = false;  // frames of a thread, or between threads
+  bool within = false;  // inside a thread's frames, not between threads
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
@@ -166,7 +166,7 @@ std::unique_ptr<RankEvidence> load_faulthandler(std::span<const unsigned char> b
     ThreadFrame frame;
     if (thread != std::string_view::npos && line.find(kFirstMark) != std::string_view::npos) {
       if (!within) {
-        t.threads.clear();  // an earlier dump
+        t.threads.clear();  // of an earlier dump
         t.frames = {};
       }
       within = true;
@@ -192,7 +192,7 @@ std::unique_ptr<RankEvidence> load_faulthandler(std::span<const unsigned char> b
   if (t.threads.empty()) {
     return nullptr;
   }
-  t.threads.back().tid = 0;  // the main thread, of a process whose id is not told
+  t.threads.back().tid = 0;  // the main thread; the process's id is unknown
   return e;
 }
 

@@ -1,9 +1,10 @@
-// fields.hpp - the members of a rank's evidence, listed once for writing and for reading. A struct
-// that gets another member does not compile here.
+// fields.hpp - the members of a rank's evidence, listed once for writing and reading. A struct that
+// gains a member does not compile here.
 //
 // `io` takes: numbers, codes and truths; texts; times (std::int64_t); lists and pairs of these;
-// id(), a string of the rank; stack(), shape(), frames(), of its tables; raw(), a signed number that
-// is no time; history(), the records, those that every reader needs apart from the rest.
+// id(), a string of the rank; stack(), shape(), frames(), of its tables; raw(), a signed number
+// that is not a time; history(), the records, with those that every reader needs apart from the
+// rest.
 #pragma once
 
 #include "model/rank_data.hpp"
@@ -98,7 +99,7 @@ void fields(Io& io, DeviceOperation& of) {
   io(row, comm, has_record, ticket, state, flags, stream, launching, launched, started, channels,
      channels_started, channels_ended, transfers_started, transfers_ended, generation);
   io.id(algorithm);
-}  // its phases follow from theirs
+}  // phases are found by their own row
 
 template <class Io>
 void fields(Io& io, DevicePhase& of) {
@@ -142,7 +143,7 @@ void fields(Io& io, ThreadsEvidence& of) {
          frames, modules, children_known, children, locks, threads] = of;
   io(present, signal, not_asked, took_ns, asking_ns, threads_lost, frames_lost, modules_lost,
      modules, children_known, children, locks, threads);
-}  // its frames are those of the summary
+}  // frames are those of the summary
 
 template <class Io>
 void fields(Io& io, RankEvidence& of) {

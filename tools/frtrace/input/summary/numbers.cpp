@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kNoNumber = UINT32_MAX;
 
-// Numbers wrap: any value comes back as it was.
+// Differences wrap, so that any value is restored exactly.
 std::uint64_t less(Time t, Time than) {
   return static_cast<std::uint64_t>(t) - static_cast<std::uint64_t>(than);
 }
@@ -58,7 +58,7 @@ void Expected::leave_out(Record& r) {
 void Expected::put_back(Record& r) {
   std::uint64_t& before = last(r);
   r.seq += before + 1;
-  r.seq = r.seq >> 62 != 0 ? 0 : r.seq;  // damage: others count on from it
+  r.seq = r.seq >> 62 != 0 ? 0 : r.seq;  // damage: later numbers would count from it
   before = r.seq;
   r.started = until(r.started, r.time);
   r.ended = until(r.ended, r.time);
@@ -171,7 +171,7 @@ std::size_t Reader::size() {
     throw Damaged("damaged: a summary that ends too early");
   }
   const std::uint64_t n = sizes_[next_size_++];
-  if (n > words_.size() - at_) {  // an element is a word at least
+  if (n > words_.size() - at_) {  // an element is at least one word
     throw Damaged("damaged: a summary whose lists do not fit");
   }
   return static_cast<std::size_t>(n);

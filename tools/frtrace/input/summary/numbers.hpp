@@ -1,10 +1,10 @@
-// numbers.hpp - a rank's evidence as numbers, and back. What is not a number is in the tables of its
-// summary, each text, frame and list once, and a number says which; so the evidence of two ranks that
-// did the same differs in few numbers.
+// numbers.hpp - a rank's evidence as numbers, and back. Other data is in the tables of the summary,
+// which hold each text, frame and list once, and a number refers to it. So the evidence of two
+// ranks with equal history differs in few numbers.
 //
 // `sizes` has the lengths of all lists of the evidence, `words` everything else, in the order of
-// fields.hpp. Ranks with equal sizes have the same thing at the same place. Lists of plain structs lie
-// by columns, each number less the one above it.
+// fields.hpp. Ranks with equal sizes have the same data at the same position. Lists of plain
+// structs are stored by columns, each number as the difference to the one above it.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace frtrace::reduce {
 
-// What the ranks of a summary have in common. The first of each is "", nothing.
+// Data that the ranks of a summary share. The first entry of each table is empty.
 struct Tables {
   std::vector<std::string> strings{""};
   std::vector<Frame> frames{{}};
@@ -45,7 +45,7 @@ struct Damaged : std::runtime_error {
 };
 
 template <class T>
-inline constexpr bool kPlain = false;  // of numbers only, without lists
+inline constexpr bool kPlain = false;  // numbers only, without lists
 template <>
 inline constexpr bool kPlain<Record> = true;
 template <>
@@ -76,8 +76,8 @@ constexpr Code last_of(Code code) {
   return last;
 }
 
-// The sequence numbers of a group's operations count on, and an operation starts and ends soon after
-// it was issued: what of that is to be expected is left out of a record, and put back.
+// The sequence numbers of a group's operations increase by one, and an operation starts and ends
+// soon after it was issued: a record stores only the difference to these expectations.
 class Expected {
  public:
   void leave_out(Record&);
@@ -88,15 +88,15 @@ class Expected {
   std::map<std::tuple<std::uint32_t, Kind, std::int32_t>, std::uint64_t> last_;
 };
 
-// Per record, whether every reader needs it: the last ones, of each group, too, what is in flight, and
-// calls that make or destroy groups. Of the others a summary has no times.
+// For each record, whether every reader needs it: the last ones, also of each group, those in
+// flight, and calls that make or destroy groups. A summary has no times of the others.
 inline constexpr std::size_t kRecent = 32;
 std::vector<bool> recent(const RankEvidence&, std::size_t last = kRecent);
 
 class TableBuilder {
  public:
-  std::uint32_t string(std::string_view);  // which must stay where it is
-  std::uint32_t frame(Frame);              // of this builder's strings
+  std::uint32_t string(std::string_view);  // the text must not move
+  std::uint32_t frame(Frame);              // with ids of this builder's strings
   std::uint32_t thread_frame(const ThreadFrame&);
   std::uint32_t list(std::vector<std::uint32_t>);
 
@@ -176,8 +176,8 @@ class Reader {
   Reader(const Tables& tables, std::span<const std::uint64_t> sizes,
          std::span<const std::uint64_t> words)
       : tables_(tables), sizes_(sizes), words_(words) {}
-  // Throws Damaged, where the numbers are not of a rank's evidence. Without its older records, of a
-  // large set: `Losses::trimmed` counts them.
+  // Throws Damaged if the numbers are not a rank's evidence. Without `all_records`, as for a large
+  // set, older records are left out: `Losses::trimmed` counts them.
   void read(RankEvidence& e, bool all_records);
 
   template <class... T>
@@ -258,7 +258,7 @@ class Reader {
       }
     }
   }
-  // Words of a plain struct.
+  // The number of words of a plain struct.
   template <class T>
   static std::size_t width() {
     static const std::size_t n = [] {
@@ -278,7 +278,7 @@ class Reader {
   std::size_t next_size_ = 0, at_ = 0;
   std::uint64_t left_out_ = 0;  // older records
   bool all_records_ = true;
-  std::vector<std::uint64_t> rows_;  // a list's, row by row
+  std::vector<std::uint64_t> rows_;  // a list's words, row by row
 };
 
 }  // namespace frtrace::reduce

@@ -11,7 +11,7 @@ namespace frtrace::reduce {
 namespace {
 
 constexpr std::uint32_t kUnset = UINT32_MAX;
-constexpr std::size_t kEntryBytes = 160;  // of an entry and of what finds it, about
+constexpr std::size_t kEntryBytes = 160;  // of an entry and its index, about
 
 bool has_own_thread_frames(const RankEvidence& e) {
   return !e.threads.modules.empty();
@@ -19,8 +19,8 @@ bool has_own_thread_frames(const RankEvidence& e) {
 
 }  // namespace
 
-// Numbers of a rank's own tables become those of the pool. Ranks of one file have tables in common:
-// what was looked up for one is known of the next.
+// Replaces indices into a rank's own tables by those of the pool. Ranks of one file share tables:
+// look-ups for one are reused for the next.
 class Pool::Mover {
  public:
   explicit Mover(Pool& pool) : pool_(pool) {}
@@ -102,7 +102,7 @@ class Pool::Mover {
     requires std::integral<T> || std::is_enum_v<T> || std::same_as<T, std::string>
   void visit(T&) {}
   template <class A, class B>
-  void visit(std::pair<A, B>&) {}  // of texts and times
+  void visit(std::pair<A, B>&) {}  // pairs of texts and times
   template <class T>
   void visit(std::vector<T>& all) {
     for (T& one : all) {
@@ -160,7 +160,7 @@ class Pool::Mover {
   Pool& pool_;
   RankEvidence* e_ = nullptr;
   std::tuple<const void*, const void*, const void*, const void*, const void*> tables_{};
-  std::vector<std::uint32_t> strings_, stacks_, thread_frames_;  // by number of the rank's; kUnset
+  std::vector<std::uint32_t> strings_, stacks_, thread_frames_;  // new indices, or kUnset
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> shapes_;  // by begin and length
 };
 

@@ -1,6 +1,7 @@
-// pool.hpp - one table of texts, frames, stacks and shapes for many ranks: those of 12,500 nodes'
-// summaries, or of 16,384 dumps, are nearly the same. Only what the evidence refers to is in it.
-// Frames of threads stay where their modules are known: they get their names rank by rank.
+// pool.hpp - one table of texts, frames, stacks and shapes for many ranks: those of the summaries
+// of 12,500 nodes, or of 16,384 dumps, are nearly the same. It has only entries that evidence
+// refers to. Frames of threads stay separate where their modules are known: they are named rank by
+// rank.
 #pragma once
 
 #include <array>
@@ -16,10 +17,10 @@ namespace frtrace::reduce {
 
 class Pool {
  public:
-  // By any thread. Until `hand_out` its texts and stacks cannot be read. Answers by how many bytes
-  // the table has grown, about.
+  // May be called by any thread. Until `hand_out`, texts and stacks of the evidence cannot be read.
+  // Returns the approximate number of bytes by which the table has grown.
   std::size_t take(const std::vector<RankEvidence*>&);
-  // Gives the table to all that were taken.
+  // Gives the table to all evidence taken.
   void hand_out();
 
  private:

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kRasBytes = 4096;
 constexpr std::size_t kRecords = 2048;  // the last ones; of those, with times:
 constexpr std::size_t kTimed = 512;
-// ns that times of older operations are rounded down to, so that their order stays: enough for who
-// came late. Of PyTorch's dumps they stay, as much of what these do not say follows from times.
+// Times of older operations are rounded down to this many ns, which keeps their order: enough to
+// find late ranks. Times in PyTorch's dumps are kept: states missing there are inferred from times.
 constexpr Time kOlderTick = 1 << 20;
 
 void round(Record& r, Time tick) {
@@ -22,7 +22,7 @@ void round(Record& r, Time tick) {
   }
 }
 
-// As it is called on its node: folder and name, which may tell the rank.
+// Folder and name on its node; the name may contain the rank.
 std::string short_name(const std::string& path) {
   const std::string within = std::string(kEnding) + "/";
   if (const std::size_t at = path.rfind(within); at != std::string::npos) {

@@ -1,4 +1,4 @@
-// shorten.hpp - what of a rank's evidence goes into a summary.
+// shorten.hpp - reduces a rank's evidence to the part that goes into a summary.
 #pragma once
 
 #include "model/rank_data.hpp"

@@ -1,4 +1,4 @@
-// summary.cpp - evidence of ranks to a summary file and back.
+// summary.cpp - encodes the evidence of ranks as a summary file, and decodes it.
 #include "input/summary/summary.hpp"
 
 #include <fmt/format.h>
@@ -19,13 +19,13 @@ namespace frtrace::reduce {
 namespace {
 
 constexpr std::uint32_t kSkippable =
-    0x184D2A5E;  // one of the sixteen that zstd's readers pass over
+    0x184D2A5E;  // one of the sixteen magic numbers that zstd skips
 constexpr std::string_view kMark = "fr.summary/1";
-constexpr int kVersion = 5;  // 4 had no generations of groups, 3 no unknown completions
+constexpr int kVersion = 5;  // 4 lacked generations of groups, 3 unknown completions
 constexpr std::size_t kHeadBytes = 8 + kMark.size();
 constexpr int kLevel = 12;
 constexpr std::size_t kMaxTextBytes = 4096;
-constexpr std::size_t kFewWords = 4096;  // of a rank's evidence without its older records, about
+constexpr std::size_t kFewWords = 4096;  // about one rank's evidence without older records
 
 // ---- numbers as bytes
 
@@ -42,7 +42,7 @@ class Numbers {
  public:
   explicit Numbers(const Object* o) : bytes_(text(o)) {}
   bool at_end() const { return at_ == bytes_.size(); }
-  std::size_t most() const { return bytes_.size(); }  // numbers it can have
+  std::size_t most() const { return bytes_.size(); }  // an upper bound of its numbers
   std::uint64_t next() {
     std::uint64_t v = 0;
     for (int shift = 0; at_ < bytes_.size() && shift < 64; shift += 7) {
@@ -169,7 +169,7 @@ std::string compress(const std::string& content) {
   return out;
 }
 
-// Which evidence it is, whoever wrote it down.
+// Identifies a piece of evidence, whichever summary has it.
 auto name_of(const RankEvidence& e) {
   return std::tie(e.id.job, e.id.attempt, e.id.rank, e.incident, e.file, e.id.pid, e.id.start,
                   e.written);
@@ -267,7 +267,7 @@ class Ranks {
     return out;
   }
   void add(const std::vector<std::uint64_t>& sizes, const std::vector<std::uint64_t>& words) {
-    // What the model makes of a number at most, about: of a record 6 bytes, of a text 32.
+    // Upper estimate of the model's memory: 6 bytes per number of a record, 32 per text.
     constexpr std::size_t kBytesPerWord = 8, kBytesPerSize = 32;
     const std::size_t read = all_records_ ? words.size() : std::min(words.size(), kFewWords);
     FileMemory::take(sizeof(RankEvidence) + read * kBytesPerWord + sizes.size() * kBytesPerSize);

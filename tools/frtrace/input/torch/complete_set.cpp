@@ -1,4 +1,4 @@
-// What a set of PyTorch dumps says together that none of them says alone.
+// complete_set.cpp - conclusions from a set of PyTorch dumps that no single dump allows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ bool in_flight(const Record& r) {
   return r.state == State::kEnqueued || r.state == State::kStarted;
 }
 
-// gloo's records end alike whether an operation succeeded or its peer died. With a rank missing, a
-// job at rest may be a job that broke.
+// gloo records the same end whether an operation succeeded or its peer died. With a rank missing, a
+// job at rest may have failed.
 void doubt_the_missing(const Set& set) {
   std::set<Rank> present;
   int world = 0;
@@ -46,7 +46,7 @@ void doubt_the_missing(const Set& set) {
   }
 }
 
-// Rows of all files that are one group.
+// The rows of all files that are one group.
 std::vector<std::vector<Member>> groups_of(const Set& set) {
   std::map<std::string, std::vector<Member>> by_key;
   for (RankEvidence* e : set) {
@@ -71,8 +71,8 @@ std::vector<std::vector<Member>> groups_of(const Set& set) {
 
 // ---------------------------------------------------------------- times
 
-// How long after their last operations those files were written that tell it, the longest; 0 unless most
-// do. Files of one incident are written together.
+// The longest time between a file's last operation and its writing, over the files that show it; 0
+// unless most do. The files of one incident are written together.
 Time age_that_most_tell(const Set& set) {
   Time age = 0;
   std::size_t telling = 0;
@@ -86,7 +86,7 @@ Time age_that_most_tell(const Set& set) {
   return 2 * telling > set.size() ? age : 0;
 }
 
-// The longest timeout of what is in flight: PyTorch's own reason to write a file.
+// The longest timeout of an operation in flight: PyTorch's own reason to write a file.
 Time timeout_of(const Set& set) {
   Time timeout = 0;
   for (const RankEvidence* e : set) {
@@ -97,14 +97,14 @@ Time timeout_of(const Set& set) {
   return timeout != 0 ? timeout : 600 * kSecond;
 }
 
-// A file older than what it holds is of a host whose clock is ahead.
+// A file is older than its content if its host has a fast clock.
 bool is_ahead(const RankEvidence* e) {
   constexpr Time kAhead = 5 * kSecond;
   return e->file_time + kAhead < e->newest;
 }
 
-// A dump says when it was written only where its writer found something out. Else its modification
-// time does, unless the file was copied since; then the timeout is as good a guess as any.
+// A dump shows its time of writing only if its writer found ended operations. Otherwise the
+// modification time counts, unless the file was copied; then the timeout is the best guess.
 void date(const Set& set) {
   Time newest = 0, longest_age = 0;
   for (const RankEvidence* e : set) {
@@ -131,8 +131,8 @@ void date(const Set& set) {
   }
 }
 
-// A cut file's counters tell of operations whose records, and times, are behind the cut: nothing
-// says that they have lasted.
+// A cut file's counters include operations with records, and times, behind the cut: nothing shows
+// that these have lasted.
 void date_the_cut(const Set& set) {
   for (RankEvidence* e : set) {
     for (GroupEvidence& g : e->groups) {
@@ -143,8 +143,9 @@ void date_the_cut(const Set& set) {
   }
 }
 
-// A file without completed entries which has as many as the ring of another rank, that has some, has
-// room for: these were not left out but overwritten, and so may be what is in flight.
+// Finds files with active operations only that are in fact full rings: they hold as many entries as
+// another rank's ring, with completed entries, has room for. Their completed entries were
+// overwritten, not left out, and so may be operations in flight.
 void find_full_rings(const Set& set) {
   const auto room = [](const RankEvidence* e) -> std::uint64_t {
     const bool full = !e->records.empty() && e->records.front().ticket > 1;
@@ -156,7 +157,7 @@ void find_full_rings(const Set& set) {
       rings.insert(room(e));
     }
   }
-  rings.erase(0);  // of files that have all
+  rings.erase(0);  // of complete files
   for (RankEvidence* e : set) {
     if (e->holes.only_active && rings.contains(room(e))) {
       e->holes.only_active = false;
@@ -170,8 +171,8 @@ void find_full_rings(const Set& set) {
 
 // ---------------------------------------------------------------- frontiers
 
-// One rank finished what another, by its own file, could not even have started: the files were
-// written while the job moved. Answers when that operation was issued, 0 if there is none.
+// When the operation was issued by which one rank finished more than another could have started, by
+// its own file: the files were written while the job moved. 0: none.
 Time moving(const std::vector<Member>& members) {
   std::uint64_t issued = UINT64_MAX;
   for (const Member& m : members) {
@@ -198,7 +199,7 @@ Time moving(const std::vector<Member>& members) {
         continue;
       }
       if (!gloo) {
-        // What lags in its completions only is behind with its device, or with what observes it.
+        // A rank that lags in completions only has a slow device, or a slow observer of it.
         if (r.seq > issued) {
           return r.time;
         }
@@ -215,7 +216,7 @@ Time moving(const std::vector<Member>& members) {
   return 0;
 }
 
-// Files of ranks that had not yet issued what another one has finished.
+// The number of files of ranks that had not yet issued an operation which another one has finished.
 std::size_t count_old(const std::vector<std::vector<Member>>& groups) {
   std::set<const RankEvidence*> old;
   for (const std::vector<Member>& members : groups) {
@@ -239,7 +240,7 @@ std::size_t count_old(const std::vector<std::vector<Member>>& groups) {
   return old.size();
 }
 
-// A rank that had not yet issued what another one has finished was looked at before that.
+// Dates the dump of a rank no later than the end of an operation that it had not issued.
 void find_old_dumps(const std::vector<Member>& members) {
   std::uint64_t furthest = 0;
   for (const Member& m : members) {
@@ -250,7 +251,7 @@ void find_old_dumps(const std::vector<Member>& members) {
     const GroupEvidence& g = m.e->groups[m.row];
     return g.used && !m.e->holes.frontiers_at_least && g.enqueued < furthest;
   };
-  std::map<std::uint64_t, Time> finished;  // seq that somebody never issued -> when others had it
+  std::map<std::uint64_t, Time> finished;  // seq that some rank never issued -> when others had it
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
     if (behind(m) && m.e->holes.written_guessed) {
@@ -281,7 +282,7 @@ void find_old_dumps(const std::vector<Member>& members) {
   }
 }
 
-// It was dumped in the midst of an operation that others left, and that all had issued together.
+// The dump was taken during an operation that all had issued together and others have left.
 bool is_amid(const Member& late, std::uint64_t seq, const std::vector<Member>& members) {
   const auto last = [&](const Member& m) -> const Record* {
     const auto it = std::find_if(m.e->records.rbegin(), m.e->records.rend(), [&](const Record& r) {
@@ -297,8 +298,9 @@ bool is_amid(const Member& late, std::uint64_t seq, const std::vector<Member>& m
          });
 }
 
-// gloo retires what failed like what succeeded. An operation that needs all members, retired where
-// one of them never came, has failed: whoever got on from there only proves an old dump.
+// gloo retires failed operations like successful ones. An operation that needs all members, retired
+// although a member never issued it, has failed. A rank that went on from there only proves that
+// the absent rank's dump is old.
 void find_failures(const std::vector<Member>& members, bool moves) {
   std::uint64_t least = UINT64_MAX;
   bool amid = false;
@@ -306,7 +308,7 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
     if (g.used && m.e->holes.frontiers_at_least) {
-      return;  // it may have come
+      return;  // it may have issued the operation
     }
     if (g.used && g.enqueued < least) {
       least = g.enqueued;
@@ -317,7 +319,8 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   if (absent == nullptr || amid) {
     return;
   }
-  // An end without the other one ends it for all, and nobody leaves what it waits in.
+  // One member's end without another's ends it for all, and no member leaves an operation it waits
+  // in.
   moves = moves || std::any_of(members.begin(), members.end(), [&](const Member& m) {
             return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
               return r.group == m.row && in_flight(r) && (r.seq > least || m.e == absent);
@@ -328,7 +331,7 @@ void find_failures(const std::vector<Member>& members, bool moves) {
     if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
       continue;
     }
-    // What the rank issued last: one operation, or several of the group together.
+    // The rank's last operations: one, or several of the group issued together.
     std::vector<Record>& records = m.e->records;
     std::size_t first = records.size();
     while (first > 0 && records[first - 1].group == m.row &&
@@ -339,7 +342,8 @@ void find_failures(const std::vector<Member>& members, bool moves) {
         records.back().time > records[first].time + kSecond) {
       continue;
     }
-    // The other one was looked at when this was long due, or at about the same time.
+    // The absent rank's dump was taken long after this operation was due, or at about the same
+    // time.
     const bool same_time = m.e->holes.written_guessed ||
                            (!moves && absent->written >= records[first].time &&
                             absent->written + kSecond >= m.e->written) ||
@@ -360,8 +364,8 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   }
 }
 
-// Only what is in flight was dumped, and nothing of the group is: what others still wait for has
-// not been issued here, and all before is done.
+// Only operations in flight were dumped, and the group has none: the rank has not issued the
+// operation that others still wait for, and all earlier ones are done.
 void infer_frontiers(const std::vector<Member>& members) {
   if (std::all_of(members.begin(), members.end(),
                   [](const Member& m) { return m.e->groups[m.row].used; })) {
@@ -390,8 +394,8 @@ void infer_frontiers(const std::vector<Member>& members) {
   }
 }
 
-// A collective that needs all members has not completed while one of them has not issued it, whatever
-// its backend reports.
+// A collective that needs all members has not completed while one of them has not issued it,
+// whatever the backend reports.
 void find_unfinished(const std::vector<Member>& members) {
   std::uint64_t least = UINT64_MAX;
   for (const Member& m : members) {
@@ -439,7 +443,8 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     for (const std::vector<Member>& members : groups) {
       find_unfinished(members);
     }
-    // Modification times later than that for ranks that had not come so far are those of copies.
+    // A modification time after a proof of movement, on a rank that was behind then, is that of a
+    // copy.
     bool moves = false, lie = set.front()->holes.written_guessed;
     date_the_cut(set);
     for (const std::vector<Member>& members : groups) {
@@ -454,8 +459,7 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
                       std::any_of(members.begin(), members.end(), further));
       }
     }
-    // One file that is older than the others', or a few of many, is no reason to take the job for a
-    // moving one.
+    // A single old file, or a few of many, does not prove that the job moves.
     const std::size_t old = lie && moves ? count_old(groups) : 0;
     if (old > 1 && 4 * old > set.size()) {
       for (RankEvidence* e : set) {

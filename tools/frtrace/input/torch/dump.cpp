@@ -1,6 +1,6 @@
-// One dump of PyTorch's Flight Recorder to the model. The layouts are in the table of
-// load_torch's tests; what differs between them is which keys are there, so keys are looked
-// for, versions hardly.
+// dump.cpp - converts one dump of PyTorch's Flight Recorder to the model. The tests of load_torch
+// list the layouts. They differ in their keys, so keys are looked up, and versions are rarely
+// checked.
 #include "input/torch/dump.hpp"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
 
 class Reader {
  public:
-  // `cut`: the newest entries are not there.
+  // `cut`: the newest entries are missing.
   Reader(const Value& root, std::size_t input_bytes, bool cut, RankEvidence& e)
       : root_(root), e_(e), tables_(64 * input_bytes + (std::size_t{1} << 20), e) {
     e_.holes.truncated = e_.holes.frontiers_at_least = cut;
@@ -114,15 +114,16 @@ class Reader {
       std::from_chars(parsed.ptr + 1, end, minor_);
     }
   }
-  // torchcomms describes communicators by their backend, PyTorch the first group as default_pg.
+  // torchcomms describes communicators by their backend; PyTorch describes the first group as
+  // default_pg.
   bool describes_backend(std::string_view backend) const {
     return e_.records.empty() && e_.groups.size() > 1 &&
            std::all_of(e_.groups.begin() + 1, e_.groups.end(),
                        [&](const GroupEvidence& g) { return e_.text(g.desc) == backend; });
   }
 
-  // Of torchcomms (hooks/fr/FlightRecorder.cpp, 2026-08): from the first entry on, or of one
-  // communicator without sends and receives.
+  // Whether numbers of torchcomms (hooks/fr/FlightRecorder.cpp, 2026-08) can be compared: the file
+  // begins with the first entry, or has one communicator without sends and receives.
   bool comparable() const {
     std::size_t used = 0;
     std::uint64_t messages = 0;
@@ -149,7 +150,7 @@ class Reader {
           ranks != nullptr ? members_of(*ranks, tables_) : std::vector<Rank>();
       const std::string_view name = all[i].text();
       if (name.empty() && list.empty()) {
-        continue;  // what gloo leaves: a group that is none
+        continue;  // an artefact of gloo, not a group
       }
       const std::uint32_t row = row_of(name, desc != nullptr ? desc->text() : std::string_view());
       GroupEvidence& g = e_.groups[row];
@@ -161,8 +162,8 @@ class Reader {
     }
   }
 
-  // A process may have several groups of one name, of which pg_config keeps the last: those that it
-  // describes otherwise are groups of their own.
+  // A process may have several groups of one name, and pg_config has only the last. Groups with
+  // another description are groups of their own.
   std::uint32_t row_of(std::string_view name, std::string_view desc) {
     if (last_row_ != 0 && name.data() == last_name_.data() && name.size() == last_name_.size() &&
         desc.data() == last_desc_.data()) {
@@ -230,7 +231,7 @@ class Reader {
     return row;
   }
 
-  // Words of one list of tensors; the sum of their elements.
+  // Appends the words of a list of tensors; returns the sum of their elements.
   std::uint64_t tensors(const Value& sizes, std::vector<std::uint32_t>& words, std::size_t& n) {
     std::uint64_t total = 0;
     for (const Value& tensor : items(sizes)) {
@@ -257,7 +258,7 @@ class Reader {
     const bool a2a =
         op.find("to_all") != std::string_view::npos || op.find("toall") != std::string_view::npos;
     if (a2a && older_than(2, 4) && major_ != 0) {
-      return;  // sizes of the first tensor only
+      return;  // it has sizes of the first tensor only
     }
     words_.assign(1, 0);
     std::size_t n_in = 0, n_out = 0;
@@ -265,7 +266,7 @@ class Reader {
     r.out_numel = tensors(entry[kOutSizes], words_, n_out);
     const auto in_splits = items(entry[kInSplits]), out_splits = items(entry[kOutSplits]);
     const bool splits = !in_splits.empty() || !out_splits.empty();
-    // Without its split sizes an all_to_all of one tensor does not tell who gets how much of it.
+    // Without split sizes, an all_to_all of one tensor does not show how it is divided.
     if ((a2a && !splits && n_in <= 1) || n_in > kMaxTensors || n_out > kMaxTensors ||
         n_in + n_out == 0) {
       return;
@@ -289,7 +290,8 @@ class Reader {
     tables_.keep_shape(words_, r);
   }
 
-  // Elements in one row of the first dimension: recorded splits count elements, the model's rows.
+  // Elements in one row of the first dimension: recorded splits count elements, the model's count
+  // rows.
   static std::uint64_t row_elements(const Value& sizes) {
     const auto all = items(sizes);
     if (all.size() != 1) {
@@ -327,7 +329,7 @@ class Reader {
     }
   }
 
-  // What an entry says of its operation by itself.
+  // The record of an entry, as far as the entry alone determines it.
   Record record_of(const Entry& entry, const Name& name) {
     Record r;
     r.time = entry[kCreatedNs].type != Type::kNone ? nanoseconds(entry[kCreatedNs])
@@ -411,7 +413,7 @@ class Reader {
     last_seq_of_all_ = std::max(last_seq_of_all_, seq);
 
     if (p2p_batch) {
-      // Its members have no events of their own: the batch's state is theirs.
+      // The members have no events of their own: they get the batch's state.
       for (const std::size_t member : s.batch) {
         Record& m = e_.records[member];
         m.state = r.state;
@@ -428,7 +430,8 @@ class Reader {
       message(entry, name, r, s, count_of(split ? entry[kP2pSeq] : entry[kSeqId]));
       return;
     }
-    // A collective. Of one number twice the later is another member of the batch, or the batch.
+    // A collective. If a number appears twice, the later entry is another member of the batch, or
+    // the batch.
     if (s.last_collective != SIZE_MAX && split && s.last_seq == seq) {
       merge(entry, name, r, s);
       return;
@@ -444,7 +447,7 @@ class Reader {
     e_.records.push_back(r);
   }
 
-  // A send or receive; `batch`: the number of the batch it is of.
+  // A send or receive; `batch`: the number of its batch.
   void message(const Entry& entry, const Name& name, Record r, GroupState& s, std::uint64_t batch) {
     shape(entry, name.op, r);
     ++s.p2p;
@@ -477,7 +480,7 @@ class Reader {
     e_.records.push_back(r);
   }
 
-  // One number per batch of a group, over all groups; the format's own counts per group.
+  // One number per batch, unique over all groups; the format counts per group.
   std::uint32_t batch_number(std::uint32_t row, std::uint64_t batch) {
     if (last_batch_ != std::pair(row, batch)) {
       last_batch_ = {row, batch};
@@ -500,7 +503,7 @@ class Reader {
     shape(entry, name.op, member);
     unit.in_numel += member.in_numel;
     unit.out_numel += member.out_numel;
-    unit.shape_count = 0;  // of several calls: their sum stands for them
+    unit.shape_count = 0;  // several calls: only their sum is known
     unit.op = s.last_op == name.op ? batch_op(name.op) : unit.op;
     s.open_units.push_back(s.last_collective);
   }

@@ -1,5 +1,4 @@
-// dump.hpp - dumps of PyTorch's own Flight Recorder: pickle and JSON, every layout since
-// 2023.
+// dump.hpp - dumps of PyTorch's own Flight Recorder: pickle and JSON, every layout since 2023.
 #pragma once
 
 #include <memory>
@@ -13,17 +12,17 @@
 
 namespace frtrace {
 
-// On failure nullptr, and `why` says in a few words what is wrong; it begins with "foreign" where
-// the file is whole but no dump.
+// On failure returns nullptr, and `why` is a short reason; it begins with "foreign" if the file is
+// complete but not a dump.
 std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> bytes,
                                                 std::string& why);
 std::unique_ptr<RankEvidence> load_torch_json(std::span<const unsigned char> bytes,
                                               std::string& why);
 
-// After all files are read: what one file alone cannot say. Ranks, jobs and world size; members of
-// groups that no file lists; when the dumps were written; sends paired with receives where the
-// windows do not begin at the first; frontiers and failures that follow from the other ranks.
-// Evidence of other formats stays as it is.
+// Call after all files are read. Adds data that needs several files: ranks, jobs and world size;
+// members of groups that no file lists; times of writing; the pairing of sends and receives if a
+// window does not begin with the first one; frontiers and failures inferred from other ranks.
+// Evidence of other formats is not changed.
 void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence);
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// entry.cpp - one entry of PyTorch's list into a record.
+// entry.cpp - reads one entry of PyTorch's list.
 #include "input/torch/entry.hpp"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Field field_of(std::string_view key) {
       {"is_p2p", kIsP2p},
       {"frames", kFrames},
       {"thread_id", kThread},
-      // The names of the split sizes were not settled when this was written.
+      // The names of the split sizes were not final when this was written.
       {"input_split_sizes", kInSplits},
       {"output_split_sizes", kOutSplits},
       {"in_split_sizes", kInSplits},

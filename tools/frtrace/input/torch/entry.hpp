@@ -1,5 +1,5 @@
-// entry.hpp - one entry of a PyTorch Flight Recorder dump, of any version: its keys, and
-// what its name says.
+// entry.hpp - one entry of a PyTorch Flight Recorder dump, of any version: its keys, and the parts
+// of its name.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace frtrace::torch_dump {
 
-// What a value says, where it says it: null, text or the wrong type is no number.
+// The number in a value; nullopt for null, text and other types.
 std::optional<std::int64_t> to_int(const pickle::Value& v);
 std::int64_t number(const pickle::Value& v, std::int64_t fallback = 0);
 std::uint64_t count_of(const pickle::Value& v);                   // negative: 0
-Time nanoseconds(const pickle::Value& v, std::int64_t unit = 1);  // 0: none, or impossible
+Time nanoseconds(const pickle::Value& v, std::int64_t unit = 1);  // 0: none, or out of range
 bool truth(const pickle::Value& v);
 
-// The keys of an entry that matter, of all versions.
+// The keys of an entry that are used, of all versions.
 enum Field : std::uint8_t {
   kRecordId,
   kPgId,
@@ -56,7 +56,7 @@ struct Entry {
 
 State state_of(const Entry&);
 
-// Dictionaries of one dump have the same keys, mostly as the very same strings and in one order.
+// The dictionaries of one dump have equal keys, mostly the same strings in the same order.
 class EntryReader {
  public:
   bool read(const pickle::Value& dict, Entry& out);
@@ -80,8 +80,9 @@ struct Name {
 };
 Name parse_name(std::string_view text);
 
-// Of a scatter PyTorch's NCCL notes what is received as its input, and the root's list as its output
-// (one empty tensor elsewhere); gloo the other way round, which is what this makes of both.
+// For a scatter, PyTorch's NCCL backend records the received tensor as input, and the root's list
+// as output (one empty tensor on other ranks); gloo records the opposite. Converts both to gloo's
+// form.
 void put_scattered_list_first(Entry& entry);
 
 }  // namespace frtrace::torch_dump

@@ -1,4 +1,4 @@
-// How far a rank got, of one PyTorch dump.
+// frontiers.cpp - how far a rank got, from one PyTorch dump.
 #include "input/torch/frontiers.hpp"
 
 #include <algorithm>
@@ -24,18 +24,18 @@ class Frontiers {
   Frontiers(Progress& p, RankEvidence& e) : p_(p), e_(e) {}
 
   void finish() {
-    // Of a cut file its first entry may still be the first of all; how far it got, nobody knows.
+    // The first entry of a cut file may be the rank's first; its frontier is unknown.
     const bool from_the_start =
         !e_.records.empty() && p_.first_id == 0 && !p_.gaps && e_.unreadable_rows == 0;
     e_.holes.only_active = !p_.any_completed && !e_.records.empty() && (p_.first_id > 0 || p_.gaps);
     e_.holes.no_stacks = !p_.any_stack;
     e_.holes.no_status = p_.status == nullptr;
     e_.id.n_records = e_.records.empty() ? 0 : p_.last_id + 1;
-    // A group has a counter since its first operation: without any, there was none.
+    // A group gets a counter with its first operation: without counters, there were no operations.
     const bool issued_none = e_.records.empty() && e_.unreadable_rows == 0 && !e_.holes.truncated &&
                              p_.status != nullptr && pairs(*p_.status).empty();
     const std::map<std::uint32_t, Status> status = statuses();
-    // Then what is not in the file is overwritten, and not left out as completed.
+    // Then missing operations are overwritten, not left out as completed.
     const auto none_done = [](const auto& s) { return s.second.none_completed(); };
     e_.holes.only_active &= status.empty() || !std::ranges::all_of(status, none_done);
     const bool op_ids = counts_op_ids(p_, [&](std::uint32_t row) {
@@ -45,7 +45,7 @@ class Frontiers {
     find_unknown_ends(status);
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
-    // torchcomms numbers the collectives of a process, whatever their group.
+    // torchcomms numbers the collectives of a process across groups.
     if (from_the_start && (p_.torchcomms || p_.one_number || (p_.one_counter && used > 1))) {
       number_apart();
     }
@@ -55,7 +55,7 @@ class Frontiers {
       leave_cut_batch_open();
     }
     std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
-    std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
+    std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest seq completed
     for (const Record& r : e_.records) {
       if (r.kind != Kind::kCollective) {
         continue;
@@ -80,13 +80,13 @@ class Frontiers {
       if (active[row] != 0 && g.completed == 0 && !none_completed) {
         g.completed = active[row] - 1;
       }
-      // Sends and receives carry the number of the group's last collective. One that is not in the
-      // file any more is older than they are: it is over.
+      // Sends and receives carry the number of the group's last collective. If the file no longer
+      // has that collective, it is older than they are, and over.
       if (active[row] == 0 && s.p2p != 0 && !none_completed && g.untracked == 0 &&
           (e_.holes.only_active || s.collectives == 0)) {
         g.completed = g.enqueued;
       }
-      // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
+      // gloo's status counts operations of both kinds; NCCL's number may be that of a send.
       const bool has_status =
           it != status.end() && !s.gloo && !op_ids && s.max_p2p == 0 && s.p2p == 0;
       if (op_ids && !e_.holes.only_active && !p_.gaps) {
@@ -97,18 +97,19 @@ class Frontiers {
           return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
         };
         g.enqueued = std::max(g.enqueued, unsign(it->second.enqueued));
-        // What is in flight may be overwritten: the first record kept is no proof of what ended.
+        // Operations in flight may be overwritten: the first record kept does not prove which ones
+        // ended.
         g.completed = it->second.completed > 0 ? done[row] : g.completed;
         g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
         g.started = std::min(unsign(it->second.started), g.enqueued);
-        // Without any entry nothing is in flight: the numbers were not brought up to date.
+        // Without entries nothing is in flight: the counters were not updated.
         if (e_.records.empty() && e_.unreadable_rows == 0 && !e_.holes.truncated) {
           g.completed = g.enqueued;
         }
       }
       if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start && !all_counted_ &&
           !issued_none) {
-        g.used = false;  // known by name only: how far it got is lost
+        g.used = false;  // only its name is known: its frontier is lost
         e_.losses.groups_lost = 1;
         continue;
       }
@@ -134,15 +135,16 @@ class Frontiers {
     bool none_completed() const { return counts_completed && enqueued > 0 && completed < 0; }
   };
 
-  // A file that holds only what was in flight leaves out what completed: its backend reports that.
+  // A file with operations in flight only leaves out completed ones: its backend reports
+  // completions.
   void find_unknown_ends(const std::map<std::uint32_t, Status>& status) {
     const bool counted =
         std::ranges::any_of(status, [](const auto& s) { return s.second.completed >= 0; });
     mark_unknown_ends(p_, p_.any_completed || counted || e_.holes.only_active, e_);
   }
 
-  // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
-  // where just one order is left, so does the order of creation.
+  // pg_status, by row. Its keys count the groups of the process. Entries show which key is which
+  // group; for the remaining ones, the order of creation does if it is unambiguous.
   std::map<std::uint32_t, Status> statuses() {
     std::map<std::uint32_t, Status> out;
     if (p_.status == nullptr) {
@@ -181,10 +183,10 @@ class Frontiers {
         open.push_back(row);
       }
     }
-    // A group has a counter since its first operation.
+    // A group gets a counter with its first operation.
     all_counted_ = counts && by_id.empty();
     e_.holes.only_active |= counts && e_.records.empty() && ended;
-    // Groups are named by number as they are made.
+    // The names of groups are numbers in the order of creation.
     std::vector<std::pair<std::int64_t, std::uint32_t>> named;
     for (const std::uint32_t row : open) {
       std::int64_t n = 0;
@@ -206,7 +208,7 @@ class Frontiers {
     return out;
   }
 
-  // Layouts of one seq_id count sends and collectives together, and ranks send differently.
+  // Layouts with one seq_id count sends and collectives together, and ranks differ in their sends.
   void number_apart() {
     for (GroupState& s : p_.states) {
       s.max_seq = s.first_seq = s.last_seq = s.collectives = 0;
@@ -221,10 +223,10 @@ class Frontiers {
     }
   }
 
-  // Operations inside a batch never complete by themselves: where completed entries are left out,
-  // those of a batch that is over stay, and of the entry that told so its number is left. One alone
-  // is of a batch only in a group that has some; right before another entry it stands for itself.
-  // The newest one may still be gathered, unless the status has its number or a later collective's.
+  // Members of a batch never complete by themselves. If completed entries are left out, the members
+  // of a completed batch stay, and the entry of the batch leaves a gap in the numbers. A single
+  // entry is a member only in a group with batches, and only before such a gap. The newest batch
+  // may be incomplete, unless the status has its number or that of a later collective.
   void close_batches(const std::map<std::uint32_t, Status>& status) {
     const auto is_over = [&](const GroupState& s, const std::vector<std::size_t>& batch) {
       const std::size_t next = batch.back() + 1;
@@ -240,7 +242,7 @@ class Frontiers {
       const bool enqueued = it != status.end() && it->second.enqueued <= batch_seq &&
                             it->second.enqueued + 1 != batch_seq &&
                             it->second.enqueued != static_cast<std::int64_t>(s.max_seq);
-      // One that had ended by itself would have been left out: it is a member of a batch.
+      // A completed single operation would have been left out: this one is a member of a batch.
       if (enqueued && it->second.completed == it->second.enqueued) {
         s.batches = s.batches || !s.batch.empty();
         for (const std::size_t member : s.batch) {
@@ -264,7 +266,7 @@ class Frontiers {
     }
   }
 
-  // A file that was cut off inside a batch keeps members whose state would have followed.
+  // A file cut inside a batch lacks the states of its members.
   void leave_cut_batch_open() {
     for (std::uint32_t row = 0; row < p_.states.size(); ++row) {
       const GroupState& s = p_.states[row];
@@ -279,8 +281,8 @@ class Frontiers {
     }
   }
 
-  // The writer of a file looks for itself at what the watchdog has not retired: the times that it
-  // finds are all that of the file, and not of the operations' ends.
+  // The writer of a file checks operations that the watchdog has not retired. The ends that it
+  // finds all have the time of that check, not of the operations' ends.
   void date() {
     constexpr Time kTakes = kSecond / 10;
     if (p_.last_found == 0 || p_.last_found < e_.newest ||
@@ -299,7 +301,7 @@ class Frontiers {
         continue;
       }
       GroupEvidence& g = e_.groups[r.group];
-      // Collectives of one device communicator end in order; the CPU's look at them lags.
+      // Collectives of one device communicator end in order; the CPU observes them late.
       if (!p_.states[r.group].gloo && (r.flags & kUntracked) == 0 && r.state != State::kCompleted &&
           r.seq < done[r.group]) {
         r.state = State::kCompleted;
@@ -321,7 +323,7 @@ class Frontiers {
     }
     for (GroupEvidence& g : e_.groups) {
       if (g.enqueued_time == 0 && g.enqueued != 0) {
-        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
+        g.enqueued_time = e_.newest;  // known from counters only: no better time exists
       }
       g.ended = g.completed;
       g.started = std::max(g.started, g.completed);
@@ -350,7 +352,7 @@ class Frontiers {
       }
     }
     if (!from_the_start) {
-      e_.losses.lanes_lost = 1;  // a lane not seen may have been used before
+      e_.losses.lanes_lost = 1;  // an unseen lane may have been used before
     }
   }
 
@@ -369,7 +371,7 @@ class Frontiers {
 
   Progress& p_;
   RankEvidence& e_;
-  bool all_counted_ = false;  // each counter is of a group whose entries are kept
+  bool all_counted_ = false;  // each counter belongs to a group with entries
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ std::string_view group_name(const Entry& entry) {
 }  // namespace
 
 bool HookDuplicates::has(const Entry& entry, const Name& name) {
-  if (name.backend != "c10d") {  // later releases skip groups that record themselves
+  if (name.backend != "c10d") {  // later releases skip groups with recording backends
     return false;
   }
   if (!native_) {

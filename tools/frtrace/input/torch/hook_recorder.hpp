@@ -4,8 +4,8 @@
 // Such a file differs from one of a native backend (nccl, gloo, xccl) in three points:
 //   - An operation is never "started". It is "completed" only if the backend reports completions.
 //   - PyTorch 2.14 marks an operation `retired` when it is issued: `retired` proves nothing.
-//   - The numbers in pg_status are op ids, which count all operations of a group from 0, recorded or
-//     not. They cannot be compared with collective_seq_id.
+//   - The numbers in pg_status are op ids, which count all operations of a group from 0,
+//     recorded or not. They cannot be compared with collective_seq_id.
 #pragma once
 
 #include <functional>
@@ -27,30 +27,30 @@ bool is_recorded_by_hook(std::string_view backend);
 // The entry is retired, and nothing in it says that the operation started or completed.
 bool is_only_retired(const Entry&);
 
-// A hook attached to a group whose backend records itself writes each of its operations once more,
-// into the same ring (FlightRecorderHook.attach of 2.14 on gloo).
+// A hook attached to a group with a recording backend writes each operation a second time, into the
+// same ring (FlightRecorderHook.attach of 2.14 on gloo).
 class HookDuplicates {
  public:
-  // `entries`: all of the file. They are looked at when the first entry of a hook is asked about.
+  // `entries`: all of the file. They are read on the first query for an entry of a hook.
   explicit HookDuplicates(std::span<const pickle::Value> entries) : entries_(entries) {}
   bool has(const Entry&, const Name&);
 
  private:
   std::span<const pickle::Value> entries_;
-  std::optional<std::set<std::string, std::less<>>> native_;  // groups whose backend records itself
+  std::optional<std::set<std::string, std::less<>>> native_;  // groups with a recording backend
 };
 
-// Whether the numbers in pg_status of this file are op ids; found from the file's content where it
-// decides, else from the backends. `enqueued_of(row)` returns last_enqueued_collective, -1 if the
-// row has no status.
+// Whether the numbers in pg_status of this file are op ids. The file's content decides if it can,
+// else the backends do. `enqueued_of(row)` returns last_enqueued_collective, -1 if the row has no
+// status.
 template <class EnqueuedOf>
 bool counts_op_ids(const Progress&, const EnqueuedOf& enqueued_of);
 
-// Marks each operation whose end the file cannot tell as untracked, with an unknown state.
+// Marks each operation as untracked, with an unknown state, if the file cannot show its end.
 // `reports_completions`: the file shows that the backend reports at least one completion.
 void mark_unknown_ends(const Progress&, bool reports_completions, RankEvidence&);
 
-// Operations of a group between its oldest and its newest entry that the file does not hold: another
+// Operations of a group between its oldest and its newest entry that the file lacks: another
 // backend of the group ran them, or a CUDA graph captured them.
 std::uint64_t unrecorded_operations(const GroupState&);
 

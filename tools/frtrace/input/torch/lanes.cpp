@@ -1,4 +1,4 @@
-// Sends and receives of PyTorch dumps: the same message at both ends.
+// lanes.cpp - sends and receives of PyTorch dumps: matches a message at both ends.
 #include <algorithm>
 #include <optional>
 
@@ -14,7 +14,7 @@ struct LaneEnd {
   std::size_t lane = 0;
 };
 
-using Records = std::vector<std::size_t>;  // of one lane, of the evidence of one end
+using Records = std::vector<std::size_t>;  // of one lane, in the evidence of one end
 
 Records records_of(const LaneEnd& end) {
   const LaneEvidence& lane = end.e->lanes[end.lane];
@@ -29,7 +29,7 @@ Records records_of(const LaneEnd& end) {
   return out;
 }
 
-// All that the lane has completed, less what it completed later: the oldest may not be in memory.
+// The lane's completed messages, less those completed after `t`: the oldest may not be in memory.
 std::int64_t completed_until(const LaneEnd& end, const Records& records, Time t) {
   auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
   for (const std::size_t i : records) {
@@ -53,7 +53,7 @@ void shift(const LaneEnd& end, const Records& records, std::int64_t by) {
 }
 
 // How many more sends than receives of one lane the windows hold before a collective that both ends
-// have left: by then every message had passed. nullopt: they kept no such collective.
+// have left: by then every message had passed. nullopt: no such collective is kept.
 std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const LaneEnd& recv,
                                                  const Records& sends, const Records& recvs,
                                                  const EndedOf& ended) {
@@ -79,7 +79,7 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
   return most == votes.end() ? std::nullopt : std::optional(most->first);
 }
 
-// In the group this rank keeps messages with the other end only.
+// All messages of this rank in the group are with the other end.
 bool has_one_peer(const LaneEnd& end) {
   const LaneEvidence& lane = end.e->lanes[end.lane];
   return std::ranges::all_of(end.e->lanes, [&](const LaneEvidence& other) {
@@ -87,14 +87,14 @@ bool has_one_peer(const LaneEnd& end) {
   });
 }
 
-// PyTorch's numbers of the lane's messages, with the place of each among those of its batch.
+// PyTorch's numbers of the lane's messages, each with its position in its batch.
 using Numbers = std::map<std::pair<std::uint64_t, int>, std::size_t>;  // index in `records`
 
 Numbers numbers_of(const LaneEnd& end, const Records& records) {
   const LaneEvidence& lane = end.e->lanes[end.lane];
   Numbers out;
   std::uint64_t number = lane.newest_number + 1;
-  std::uint32_t batch = 0;  // none has that number
+  std::uint32_t batch = 0;  // no batch has that number
   std::vector<std::size_t> of_batch;
   const auto keep = [&] {
     int place = 0;
@@ -122,8 +122,8 @@ Numbers numbers_of(const LaneEnd& end, const Records& records) {
   return out;
 }
 
-// Likewise by PyTorch's numbers of what both ends have completed: two ranks whose messages of the
-// group are all for each other count them alike.
+// The same, from PyTorch's numbers of messages that both ends have completed: if two ranks exchange
+// messages only with each other in the group, they number them alike.
 std::optional<std::int64_t> ahead_by_numbers(const LaneEnd& send, const LaneEnd& recv,
                                              const Records& sends, const Records& recvs) {
   if (sends.empty() || recvs.empty() || !has_one_peer(send) || !has_one_peer(recv)) {
@@ -150,8 +150,8 @@ std::optional<std::int64_t> ahead_by_numbers(const LaneEnd& send, const LaneEnd&
   return ahead;
 }
 
-// About `guess` the only one with which all that both ends have completed fits in size; nullopt: none
-// or several do.
+// The only value near `guess` for which the sizes of all messages completed by both ends match;
+// nullopt: none, or several.
 std::optional<std::int64_t> ahead_by_sizes(const LaneEnd& send, const LaneEnd& recv,
                                            const Records& sends, const Records& recvs,
                                            std::int64_t guess) {
@@ -180,9 +180,9 @@ std::optional<std::int64_t> ahead_by_sizes(const LaneEnd& send, const LaneEnd& r
   return only;
 }
 
-// Where a window begins in the middle, only its end can be counted from: from a collective that
-// both ends left, or else what both ends have completed by the moment of the earlier dump is the
-// same message.
+// Aligns two lanes if a window begins in the middle. They are counted from their ends: from a
+// collective that both ends left, or else both ends are assumed to have completed the same messages
+// by the time of the earlier dump.
 void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   const bool send_relative = send.e->lanes[send.lane].relative;
   const bool recv_relative = recv.e->lanes[recv.lane].relative;
@@ -201,7 +201,8 @@ void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
   const std::int64_t recv_by = std::max<std::int64_t>(0, ahead);
   if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {
-    // The end with the whole history keeps its numbers; it has sent what the other has lost.
+    // The end with the whole history keeps its numbers; it has sent the messages that the other has
+    // lost.
     return;
   }
   shift(send, sends, send_by);

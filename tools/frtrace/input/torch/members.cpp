@@ -1,4 +1,4 @@
-// Members of groups that no PyTorch dump lists.
+// members.cpp - members of groups that no PyTorch dump lists.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,8 +11,8 @@ namespace frtrace::torch_set {
 
 namespace {
 
-// Groups that no file lists have the members that appear in them, and those that cannot: ranks
-// without a file belong where the sister groups (same description, all of one size) leave a gap.
+// A group that no file lists has the members with evidence of it. Ranks without a file belong where
+// the sister groups (same description, all of one size) leave a gap.
 void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
                const std::map<std::string, std::size_t>& sizes, const std::set<Rank>& absent) {
   for (auto& [d, groups] : sisters) {
@@ -29,7 +29,7 @@ void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
       continue;
     }
     if (full == nullptr) {
-      // None is whole: only a single gap as large as what is free has one way to be filled.
+      // None is complete: only a single gap of the size of the free ranks can be filled.
       if (groups.size() == 1 && groups.front()->size() + free.size() == size) {
         groups.front()->insert(free.begin(), free.end());
       }
@@ -56,7 +56,7 @@ void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
           with.insert(free.begin(), free.end());
         }
       } else {
-        // The one even row of that length that holds the members and free ranks only.
+        // The only evenly spaced row of that length with the members and free ranks only.
         int rows = 0;
         for (std::size_t before = 0; before <= gap; ++before) {
           std::set<Rank> row;
@@ -84,7 +84,7 @@ void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
   }
 }
 
-// How many members a group has by what its gathers gather; 0: it has none.
+// The size of a group by the sizes of its gathers; 0: none.
 std::size_t size_by_gathers(const RankEvidence& e, std::uint32_t row) {
   for (const Record& r : e.records) {
     if (r.group != row || r.kind != Kind::kCollective || r.in_numel == 0 || r.out_numel == 0) {
@@ -135,7 +135,7 @@ void complete_groups(const TorchSet& set) {
       sisters[d].push_back(&members);
     }
   }
-  // Sister groups that every rank is in: together they are the world.
+  // Sister groups that together have every rank: they are the world.
   for (const auto& [d, groups] : sisters) {
     std::set<Rank> covered;
     for (const std::set<Rank>* g : groups) {
@@ -152,7 +152,7 @@ void complete_groups(const TorchSet& set) {
       absent.insert(r);
     }
   }
-  // So is a group that every rank is in.
+  // A group that every rank is in is the world, too.
   for (auto& [name, members] : seen) {
     if (members == present && present.size() > 1) {
       members.insert(absent.begin(), absent.end());
@@ -172,7 +172,7 @@ void complete_groups(const TorchSet& set) {
           for (const Rank r : seen[std::string(e->text(g.name))]) {
             g.ranks.push_back({r, 1, 1});
           }
-          // More than are known: some left no file, and nothing tells which.
+          // Some members are unknown: they left no file, and nothing identifies them.
           g.n_ranks = static_cast<std::int32_t>(
               std::max(g.ranks.size(), sizes[std::string(e->text(g.desc))]));
         }

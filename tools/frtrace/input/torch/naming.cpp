@@ -68,7 +68,7 @@ bool is_separator(char c) {
   return c == '_' || c == '-' || c == '.' || c == '=';
 }
 
-// "_dump_3", "trace_r3_20260821": the digits after a word of its own.
+// "_dump_3", "trace_r3_20260821": the digits after a separate word.
 Number after_word(std::string_view s, std::string_view word) {
   for (std::size_t at = s.find(word); at != std::string_view::npos; at = s.find(word, at + 1)) {
     std::size_t digits = at + word.size();
@@ -88,7 +88,7 @@ Number after_word(std::string_view s, std::string_view word) {
   return {};
 }
 
-// The last number that may be a rank; a time is longer.
+// The last number that may be a rank; a time has more digits.
 Number last_number(std::string_view s) {
   constexpr std::size_t kMaxDigits = 7;
   for (std::size_t end = s.size(); end > 0;) {
@@ -124,9 +124,9 @@ std::string base_name(std::string_view path) {
   return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
-// ---------------------------------------------------------------- ranks by what a file says
+// ---------------------------------------------------------------- ranks by a file's content
 
-// Groups are large and regular: no list of a thousand ranks for one look.
+// Looks up the ranges: groups are large and regular, and a list of ranks would be costly.
 Rank at(const std::vector<RankRange>& ranges, std::int32_t position) {
   for (const RankRange& r : ranges) {
     if (static_cast<std::uint32_t>(position) < r.count) {
@@ -137,7 +137,7 @@ Rank at(const std::vector<RankRange>& ranges, std::int32_t position) {
   return -1;
 }
 
-// The rank by its sends and receives, which name the sender's own place in the group.
+// The rank by its sends and receives, which name the sender's position in the group.
 Rank rank_by_p2p(const RankEvidence& e) {
   Rank found = -1;
   for (const GroupEvidence& g : e.groups) {
@@ -214,8 +214,8 @@ void name_ranks(const TorchSet& all, const std::vector<TorchName>& names) {
   }
 }
 
-// Files of one job have different ranks. Where two directories, or two kinds of names in one
-// directory, both have a rank, they are of different jobs.
+// The files of one job have different ranks. If two directories, or two kinds of names in one
+// directory, both have a rank, they belong to different jobs.
 std::map<std::string, TorchSet> name_jobs(const TorchSet& all,
                                           const std::vector<TorchName>& names) {
   using Key = std::pair<std::string, std::string>;
@@ -240,7 +240,7 @@ std::map<std::string, TorchSet> name_jobs(const TorchSet& all,
   std::map<std::string, std::set<Rank>> of_directory;
   bool inside = false;
   for (const auto& place : by_place) {
-    const std::string& dir = place.first;  // clang before 16 has no captures of bindings
+    const std::string& dir = place.first;  // clang before 16 cannot capture bindings
     const auto& prefixes = place.second;
     inside = inside || clash(prefixes.begin(), prefixes.end(),
                              [&](const auto& p) { return ranks[{dir, p.first}]; });
@@ -298,7 +298,7 @@ TorchName torch_name(std::string_view path) {
   }
   out.rank = n.value;
   out.prefix = stem.substr(0, n.at);
-  // "nccl_trace_rank_container-node02_5": what stands between is the host.
+  // "nccl_trace_rank_container-node02_5": the part in between is the host.
   const std::size_t rank = out.prefix.rfind("rank_");
   if (rank != std::string::npos) {
     std::string host = out.prefix.substr(rank + 5);

@@ -1,4 +1,4 @@
-// runs.cpp - which PyTorch dumps of one directory are of one run of the job.
+// runs.cpp - finds the PyTorch dumps in one directory that are of one run of the job.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,10 +13,10 @@ namespace frtrace {
 
 namespace {
 
-// Between the last operation of a run and the first that is kept of the next: the launcher's
-// restart alone takes longer, the hosts of a run are never so far ahead of each other.
+// Minimum time between the last operation of a run and the first kept one of the next. A restart by
+// the launcher alone takes longer, and clocks of the hosts of a run never differ by as much.
 constexpr Time kApart = 60 * kSecond;
-// One clock that is off shifts all times alike; two runs are never alike to this.
+// A clock that is off shifts all times equally; two runs never agree to this precision.
 constexpr Time kAlike = kSecond / 20;
 constexpr std::size_t kFewest = 5;
 
@@ -48,7 +48,7 @@ std::vector<GroupKey> keys_of(const RankEvidence& e, bool by_name = false) {
   return out;
 }
 
-// When the operations that no rank leaves before all have come were issued.
+// The times of issue of operations that no rank leaves before all have come.
 std::map<Slot, Time> meetings(const RankEvidence& e) {
   std::map<Slot, Time> out;
   const std::vector<GroupKey> keys = keys_of(e);
@@ -61,7 +61,7 @@ std::map<Slot, Time> meetings(const RankEvidence& e) {
   return out;
 }
 
-// How many ranks are in the group of all ranks; 0: not listed.
+// The size of the group of all ranks; 0: not listed.
 std::int32_t size_of_all(const RankEvidence& e) {
   const auto all = std::find_if(e.groups.begin(), e.groups.end(), [&](const GroupEvidence& g) {
     return e.text(g.desc) == "default_pg";
@@ -69,7 +69,7 @@ std::int32_t size_of_all(const RankEvidence& e) {
   return all != e.groups.end() ? all->n_ranks : 0;
 }
 
-// The same operations at times that differ by the same: one run, seen by clocks that are apart.
+// The same operations at a constant difference of times: one run, seen by clocks that differ.
 bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) {
   for (std::size_t i = cut; i-- > 0;) {
     const std::map<Slot, Time> old = meetings(*files[i].e);
@@ -89,12 +89,12 @@ bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) 
   return false;
 }
 
-// What the older files and the newer ones show of a group.
+// The progress in one group that the older and the newer files show.
 struct Reached {
   std::uint64_t least_issued = UINT64_MAX, most_issued = 0;
-  std::uint64_t least_met = UINT64_MAX, most_ended = 0;  // of what meets all members
-  std::set<std::uint64_t> awaited[2];                    // first in flight of each rank, likewise
-  bool in[2] = {false, false};                           // older, newer
+  std::uint64_t least_met = UINT64_MAX, most_ended = 0;  // of operations that meet all members
+  std::set<std::uint64_t> awaited[2];  // the first such operation in flight, of each rank
+  bool in[2] = {false, false};         // older, newer
   bool is_in_both() const { return in[0] && in[1]; }
 };
 
@@ -131,8 +131,8 @@ void add_to(std::map<GroupKey, Reached>& fronts, const RankEvidence& e, bool new
 
 enum class Place : std::uint8_t { kUnknown, kOther, kSame, kSameWait };
 
-// No file ended what another one's rank never issued: the job of all of them can have stood at one
-// place, as one run does. Of groups in which nothing meets all members, all have issued equally much.
+// Whether the files can be of one run: no file ended an operation that another file's rank never
+// issued. In groups without operations that meet all members, all must have issued the same number.
 Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
   std::map<GroupKey, Reached> fronts;
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -157,9 +157,9 @@ Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
   return out;
 }
 
-// Likewise by the messages between ranks of both, of which all are counted or the last are kept.
+// The same, from messages between ranks of both sets, if all are counted or the last are kept.
 Place place_by_messages(const std::vector<Span>& files, std::size_t cut) {
-  constexpr std::uint64_t kAhead = 2;                                  // of its peer
+  constexpr std::uint64_t kAhead = 2;  // an end may be so many messages ahead
   using End = std::tuple<GroupKey, std::int32_t, std::int32_t, bool>;  // from, to; sends
   std::map<End, const LaneEvidence*> older;
   Place out = Place::kUnknown;
@@ -194,8 +194,9 @@ Place place_by_messages(const std::vector<Span>& files, std::size_t cut) {
   return out;
 }
 
-// Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
-// that write none this time, and hardly such that wait where those of this one do.
+// Whether the two sets are one run on nodes with different clocks, not two runs. An earlier run
+// leaves files only of the few ranks that write none this time, and these hardly wait in the same
+// operations as this run's ranks.
 bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
   std::set<std::int32_t> sizes;
   for (const Span& s : files) {
@@ -209,7 +210,7 @@ bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
   const Place by_messages = place_by_messages(files, cut);
   place = place == Place::kOther || by_messages == Place::kOther ? Place::kOther
                                                                  : std::max(place, by_messages);
-  if (place == Place::kUnknown) {  // they have no group in common: groups of one name are alike
+  if (place == Place::kUnknown) {  // no group in common: matches groups by name
     place = std::min(place_of(files, cut, true), Place::kSame);
   }
   return place == Place::kSame ? 2 * cut >= files.size()
@@ -218,8 +219,8 @@ bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
 
 }  // namespace
 
-// PyTorch writes over the files of an earlier run, but for those of ranks that write none this
-// time: the rank that was killed.
+// PyTorch overwrites the files of an earlier run, except those of ranks that write none this time,
+// such as a rank that was killed.
 TorchSet newest_run(const TorchSet& set) {
   std::vector<Span> files;
   for (RankEvidence* e : set) {

@@ -1,4 +1,4 @@
-// Strings, frames, stacks and shapes of one PyTorch dump: each is kept once.
+// tables.cpp - strings, frames, stacks and shapes of one PyTorch dump, each stored once.
 #include "input/torch/tables.hpp"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ bool Tables::step(std::size_t n) {
     return false;
   }
   steps_ -= n;
-  // A step keeps four bytes at most.
+  // A step keeps at most four bytes.
   constexpr std::size_t kBatch = std::size_t{1} << 20;
   for (spent_ += n; spent_ >= kBatch; spent_ -= kBatch) {
     FileMemory::take(4 * kBatch);
@@ -46,7 +46,7 @@ bool Tables::step(std::size_t n) {
   return true;
 }
 
-// Strings that are one in the memo are one in memory: the address finds most of them.
+// Strings shared through the memo share memory: the address finds most of them.
 Id Tables::intern(const Value& v) {
   if (v.type != Type::kString || v.size == 0) {
     return 0;
@@ -163,7 +163,7 @@ std::vector<Rank> members_of(const Value& v, Tables& tables) {
       }
     }
   }
-  // In group order, which is the order of the ranks as far as anybody knows; twice is damage.
+  // In group order, which is the order of the ranks as far as known; a duplicate is damage.
   std::vector<Rank> sorted = out;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {

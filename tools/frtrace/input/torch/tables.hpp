@@ -1,4 +1,4 @@
-// tables.hpp - strings, frames, stacks and shapes of one PyTorch dump: each is kept once.
+// tables.hpp - strings, frames, stacks and shapes of one PyTorch dump, each stored once.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ namespace frtrace::torch_dump {
 
 class Tables {
  public:
-  // steps: of work on values, which by reference may be far more than the bytes of the file.
+  // steps: work on values, which through references may far exceed the bytes of the file.
   Tables(std::size_t steps, RankEvidence& e) : steps_(steps), e_(e) {}
 
-  bool step(std::size_t n = 1);  // false: there are none left
+  bool step(std::size_t n = 1);  // false: none are left
 
   Id intern(const pickle::Value& v);
-  Id intern(std::string_view s) { return ids_(s); }  // stays where it is
+  Id intern(std::string_view s) { return ids_(s); }  // the text must not move
   Id intern_copy(const std::string& s) { return ids_(ids_.has(s) ? s : arena_.keep(s)); }
   std::string_view keep(const std::string& s) { return arena_.keep(s); }
 
@@ -53,8 +53,8 @@ class Tables {
   std::vector<std::uint32_t> scratch_;
 };
 
-// Members of a group in group order, from a list or from its text ("[0, 1]"). Empty where one is named
-// twice, which is damage.
+// Members of a group in group order, from a list or from its text ("[0, 1]"). Empty if a member is
+// named twice, which is damage.
 std::vector<Rank> members_of(const pickle::Value&, Tables&);
 
 }  // namespace frtrace::torch_dump

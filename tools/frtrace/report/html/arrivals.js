@@ -1,4 +1,4 @@
-// arrivals.js - who comes last to which call site, how often and by how much.
+// arrivals.js - the ranks that come last to each call site, how often and by how much.
 
 const SORTS = {
   'longest waited for': (a, b) => b.sum - a.sum,
@@ -11,7 +11,7 @@ const LATE_CAUSES = {host: 'its own host time', device: 'its device, issued in t
                      node: 'its node', unknown: 'not clear'};
 const LATE_PATTERNS = {always: 'always', growing: 'more and more', now_and_then: 'now and then'};
 
-// What frtrace says of ranks that come late by their own time: where each loses most, and where else.
+// Ranks that are late by their own time: the call site where each loses most, and the others.
 function stragglersNode() {
   const late = report().stragglers;
   if (late.length === 0) {
@@ -91,7 +91,7 @@ function siteNode(site, k) {
   return node;
 }
 
-// How much the last came after the median of the others.
+// Histogram of how long the last rank came after the median of the others.
 function histogram(site) {
   const first = site.histogram.findIndex((n) => n > 0);
   const last = site.histogram.length - 1 - [...site.histogram].reverse().findIndex((n) => n > 0);
@@ -110,7 +110,7 @@ function histogram(site) {
   return box;
 }
 
-// Rank down, time across: how late it was.
+// A row per rank, time across: how late it was.
 function heatStrip(site) {
   const rows = site.members.slice(0, 16);
   const most = Math.max(1, ...rows.flatMap((m) => m[4]));

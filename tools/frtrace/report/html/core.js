@@ -1,11 +1,11 @@
-// core.js - the evidence, what is selected, and how elements and plots are made.
-// Text of evidence becomes text nodes only.
+// core.js - the evidence, the selection, and helpers for elements and plots. Text of evidence
+// becomes text nodes only.
 
 const REPORT = JSON.parse(document.getElementById('report').textContent);
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const JOBS = REPORT.jobs || [REPORT];
 
-// What is shown: a job, and of it a rank, a group (its index), a set of ranks; null: none.
+// The current selection: a job, and in it a rank, a group (its index), a set of ranks; null: none.
 const view = {job: 0, rank: null, group: null, filter: null};
 const listeners = [];  // called when rank, group or filter change
 const plots = [];      // redrawn when size or theme change
@@ -15,7 +15,7 @@ const data = () => DATA[view.job];
 const text = (i) => data().s[i];
 
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
-// Control characters and those that turn the direction of text stay visible as what they are.
+// Makes control characters and those that change the direction of text visible.
 function clean(value) {
   return String(value).replace(
       HIDDEN, (c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));
@@ -78,18 +78,18 @@ function rankWords(fold, most = 48) {
   return (plural ? 'ranks ' : 'rank ') + cut;
 }
 
-// A count of ranks goes with lists that are cut.
+// The words for a list of ranks; a list that is cut gets its count.
 function rankTitle(fold, n) {
   const words = rankWords(fold);
   return words.endsWith('...') || n > 8 ? `${words} (${n})` : words;
 }
 
-// What each rank does, in the order of the report; then those without evidence.
+// The state of each rank, in the order of the report; then the ranks without evidence.
 let people = [];
 let person = new Map();  // rank -> entry of people
 let waitKinds = [];      // operations that ranks wait in, by operation, kind of group and call site
 
-// "a", "b", ...: which of them a rank waits in
+// "a", "b", ...: the letter of the operation that a rank waits in
 const waitLetter = (kind) => kind < 26 ? String.fromCharCode(97 + kind) : 'w';
 
 const STATES = {
@@ -166,7 +166,7 @@ function groupTitle(g) {
   return `${group.desc ? group.desc + ' ' : ''}(${group.name})`;
 }
 
-// Number and unit stay on one line.
+// A duration; number and unit stay on one line.
 function duration(seconds) {
   const s = Math.abs(seconds);
   const [n, unit] = s >= 100 ? [seconds.toFixed(0), 's'] : s >= 1 ? [seconds.toFixed(1), 's'] :
@@ -175,7 +175,7 @@ function duration(seconds) {
   return s === 0 ? '0' : `${n}\u00a0${unit}`;
 }
 
-// ---- what is selected
+// ---- the selection
 
 function select(change) {
   Object.assign(view, change);
@@ -188,7 +188,7 @@ function select(change) {
 
 const passes = (rank) => view.filter === null || view.filter.has(rank);
 
-// "3,17-20,n7": ranks, and hosts by the beginning of their names. null: everything.
+// "3,17-20,n7": ranks, and hosts by a prefix of their names. null: everything.
 function readFilter(input) {
   const parts = input.split(/[\s,]+/).filter(Boolean);
   if (parts.length === 0) {
@@ -253,7 +253,7 @@ function table(head, rows, attributes) {
       el('tbody', {}, rows.map((row) => el('tr', {}, row.map((c) => el('td', {}, c)))))));
 }
 
-// Filled when it is opened first: large tables cost nothing before.
+// Filled when first opened, so that large tables cost nothing before.
 function details(summary, fill, attributes) {
   const node = el('details', attributes || {}, el('summary', {}, summary));
   let filled = false;
@@ -271,7 +271,7 @@ function details(summary, fill, attributes) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue('--' + name)
     .trim();
 
-// A canvas as wide as its place, focusable where keys do something: draw(context, width, height).
+// A canvas of its container's width, focusable if it handles keys: draw(context, width, height).
 function plot(label, heightOf, draw, keys = false) {
   const canvas = el('canvas', {role: 'img', 'aria-label': label, tabindex: keys ? 0 : null});
   const one = {canvas, heightOf, draw, width: 0};
@@ -287,7 +287,7 @@ function readPalette() {
   }
 }
 
-// All of them, or that of one canvas.
+// Redraws all plots, or the one of `canvas`.
 function redraw(canvas) {
   for (const one of plots) {
     if (canvas instanceof Node && one.canvas !== canvas) {
@@ -314,13 +314,13 @@ function redraw(canvas) {
   }
 }
 
-// Where a mouse event is on its canvas.
+// The position of a mouse event on its canvas.
 function at(event) {
   const box = event.currentTarget.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-// Black or white, whichever can be read on "#rrggbb" or "rgb(r,g,b)".
+// Black or white, whichever is legible on "#rrggbb" or "rgb(r,g,b)".
 function inkOn(fill) {
   const parts = fill[0] === '#' ? [0, 1, 2].map((i) => part(fill, i)) :
       fill.match(/\d+/g).map(Number);
@@ -329,7 +329,7 @@ function inkOn(fill) {
 }
 
 const part = (c, i) => parseInt(c.slice(1 + 2 * i, 3 + 2 * i), 16);
-// Between two colours "#rrggbb".
+// Interpolates between two colours "#rrggbb".
 function between(a, b, share) {
   const s = Math.max(0, Math.min(1, share));
   return 'rgb(' + [0, 1, 2].map((i) => Math.round(part(a, i) + (part(b, i) - part(a, i)) * s))

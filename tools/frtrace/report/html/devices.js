@@ -1,4 +1,4 @@
-// devices.js - what is stuck on devices, and links between nodes that do not deliver.
+// devices.js - operations stuck on devices, and links between nodes that do not deliver.
 
 function devicesSection() {
   const {devices, links} = report();
@@ -32,7 +32,7 @@ function where(rank) {
   return `rank ${rank}${p && p.host ? ` (${p.host})` : ''}`;
 }
 
-// Node by node, where some hold one.
+// Node by node, where a link is stuck.
 function matrix(links) {
   const host = (rank) => (person.get(rank) || {}).host || `rank ${rank}`;
   const names = [...new Set(links.flatMap((l) => [host(l.from), host(l.to)]))].sort().slice(0, 48);

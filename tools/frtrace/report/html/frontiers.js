@@ -1,9 +1,9 @@
-// frontiers.js - how far each rank got in each group: rank across, groups down, one row for groups
-// of a kind that share out the ranks.
+// frontiers.js - how far each rank got in each group: a column per rank, a row per group; groups of
+// one description with disjoint members share a row.
 
 const COUNTERS = ['enqueued', 'started', 'completed'];
 
-// Groups of one description whose members differ are one row: [{title, groups: [index]}]
+// Groups of one description with disjoint members share a row: [{title, groups: [index]}]
 function groupRows() {
   const rows = new Map();
   report().groups.forEach((group, g) => {
@@ -25,8 +25,7 @@ function groupRows() {
   return [...rows.values()].flat();
 }
 
-// By first and last ranks: lists that interleave, as those of a mesh do, hold none in common when
-// they start differently and have equal strides; else ranks are compared.
+// Whether two lists of ranks are disjoint, by comparing their ranges.
 function apart(members, fold) {
   if (members.length > 4096) {
     return true;
@@ -34,7 +33,7 @@ function apart(members, fold) {
   return ranges(fold).every(([a, b]) => members.every(([c, d]) => b < c || d < a));
 }
 
-// What every rank is behind the front of its group; -1: no member, -2: no evidence.
+// How far each rank is behind the front of its group; -1: no member, -2: no evidence.
 function behind(row) {
   const place = new Map(people.map((p, i) => [p.rank, i]));
   const out = COUNTERS.map(() => new Float64Array(people.length).fill(-1));
@@ -66,7 +65,7 @@ function drawFronts(context, width, values) {
   values.forEach((v, c) => {
     const y = c * (BAND + 1);
     const columns = Math.min(people.length, Math.floor(width));
-    for (let i = 0; i < columns; ++i) {  // of the ranks that share a pixel the worst is drawn
+    for (let i = 0; i < columns; ++i) {  // of ranks that share a pixel, the worst is drawn
       const from = Math.floor(i * people.length / columns);
       const to = Math.max(from + 1, Math.floor((i + 1) * people.length / columns));
       let worst = -1, lost = false;
@@ -85,7 +84,7 @@ function drawFronts(context, width, values) {
         continue;
       }
       context.fillStyle = lost ? palette.gone : palette.even;
-      const h = lost ? 4 : BAND;  // a thin mark says that nothing is known
+      const h = lost ? 4 : BAND;  // a thin mark: nothing is known
       context.fillRect(x, y + (BAND - h) / 2, w, h);
     }
   });

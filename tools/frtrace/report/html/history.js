@@ -1,4 +1,5 @@
-// history.js - around the divergence: per group a row for each class of ranks with equal history.
+// history.js - the slots around the divergence: per group a row for each class of ranks with equal
+// history.
 
 const GLYPHS = [[/^(all_?reduce|allreduce)/, 'AR'], [/reduce_?scatter/, 'RS'], [/all_?gather/, 'AG'],
                 [/all_?to_?all/, 'A2A'], [/broadcast/, 'BC'], [/barrier/, 'BAR'], [/^reduce/, 'RED'],
@@ -8,7 +9,7 @@ const MARKS = {completed: '✓', started: '▶', enqueued: '…', issued: '…',
                failed: '✗', released: '○'};
 const CLASSES = {completed: 'completed', released: 'completed', failed: 'failed'};
 
-// What a cell shows, and says in words.
+// The glyph of a cell, and its words.
 function cellWords(table, row, cells) {
   const what = cells[2 * row] < 0 ? text(table.o[row]) : text(cells[2 * row]);
   const state = text(cells[2 * row + 1]);
@@ -21,7 +22,7 @@ function cellWords(table, row, cells) {
           words: `#${seq}: ${what}, ${state}`};
 }
 
-// The last slot before the first in which classes differ; -1: the first differs, or none does.
+// The last slot before classes differ; -1: they differ in the first, or nowhere.
 function lastCommon(table) {
   return firstDifference(table) - 1;
 }
@@ -43,7 +44,7 @@ function firstDifference(table) {
   return 0;
 }
 
-// Cells that are not what most ranks have there.
+// Cells that differ from the majority of ranks in this row.
 function oddCells(table, row) {
   const votes = new Map();
   for (const c of table.c) {
@@ -129,7 +130,7 @@ function showGroup() {
   }
 }
 
-// Selects it and goes to its table.
+// Selects the group and scrolls to its table.
 function openGroup(g) {
   select({group: g});
   const found = historyNodes.find(([t]) => t.g.includes(g));

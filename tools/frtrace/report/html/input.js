@@ -1,4 +1,4 @@
-// input.js - what the report rests on: files, losses, clocks, options; the JSON to keep.
+// input.js - the input of the report: files, losses, clocks, options; the JSON to save.
 
 function inputSection() {
   const body = section('input', 'Input');
@@ -49,7 +49,7 @@ function clocks(body) {
                     error < 0 ? '' : duration(error / 1e6)])))]);
 }
 
-// From what the deadlines of call sites follow.
+// The measurements behind the deadlines of call sites.
 function learned(body) {
   const {all, shown} = data().deadlines;
   if (all === 0) {
@@ -67,7 +67,7 @@ function learned(body) {
                                   null]);
 }
 
-// Those on which all agree, and those on which ranks differ.
+// Settings on which ranks differ, and those on which all agree.
 function settings(body, title, list) {
   if (list.length === 0) {
     return;

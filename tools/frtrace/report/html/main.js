@@ -1,4 +1,4 @@
-// main.js - builds the page, and keeps it in step with its link, its size and the theme.
+// main.js - builds the page, and updates it when the link, the size or the theme changes.
 
 function copyButton(pre) {
   const button = el('button', {class: 'small', onclick: async () => {
@@ -91,7 +91,7 @@ function start() {
     readPalette();
     redraw();
   };
-  addEventListener('beforeprint', () => {  // paper is light, and opens nothing
+  addEventListener('beforeprint', () => {  // paper is light, and cannot open details
     opened = [...document.querySelectorAll('#verdict details:not([open])')];
     opened.forEach((d) => { d.open = true; });
     theme = document.documentElement.dataset.theme;
@@ -106,7 +106,7 @@ function start() {
       select({rank: null});
     }
   });
-  // For tests: the page is whole, and how long that took since it was asked for.
+  // For tests: the page is complete, and how long that took since it was requested.
   document.documentElement.dataset.ready = Math.round(performance.now());
 }
 

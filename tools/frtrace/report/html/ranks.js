@@ -1,6 +1,6 @@
-// ranks.js - one cell per rank: what it does. Ordered by host, or by the mesh the groups make.
+// ranks.js - one cell per rank: its state. Ordered by host, or by the mesh that the groups form.
 
-// Families of groups that share out all ranks evenly: [{name, position: Map(rank -> place)}]
+// Families of groups that partition all ranks evenly: [{name, position: Map(rank -> place)}]
 function families() {
   const all = new Map();
   report().groups.forEach((g) => {
@@ -26,7 +26,7 @@ function families() {
   return out.sort((a, b) => a.size - b.size);
 }
 
-// Axes whose coordinates tell every rank apart and leave no place empty; null: none.
+// Axes whose coordinates identify every rank and leave no place empty; null: none.
 function inferMesh() {
   const axes = [];
   let places = 1;
@@ -77,8 +77,8 @@ function meshBlocks(axes) {
   return [...blocks.values()];
 }
 
-// Places every cell: [{rank, x, y}], labels, the height; cells get smaller until lines fit. Of very
-// many ranks each line of blocks has one label, before it.
+// Positions of all cells: [{rank, x, y}], labels, the height; cells shrink until lines fit. With
+// very many ranks each line of blocks has one label, before it.
 function layOut(blocks, width) {
   const count = people.length;
   const many = count > 2048;
@@ -114,7 +114,7 @@ function hatch(context, x, y, size) {
   context.stroke();
 }
 
-// Three shades in turn; letters tell more than three apart.
+// Three shades in rotation; letters distinguish more than three.
 function waitColour(kind) {
   return between(palette.wait, palette['wait-soft'], (kind % 3) / 2);
 }
@@ -164,7 +164,7 @@ function drawRanks(context, placed, cursor) {
   context.textBaseline = 'top';
   let below = 0;
   for (const l of placed.labels) {
-    if (!l.many || l.y >= below) {  // lines of cells may be closer than those of text
+    if (!l.many || l.y >= below) {  // lines of cells may be closer than lines of text
       context.fillText(fit(context, clean(l.label), Math.max(l.w, 20)), l.x, l.y + (l.many ? -2 : 1));
       below = l.y + 20;
     }
@@ -248,7 +248,7 @@ function ranksSection() {
              details('Table of the ranks', rankTable)]);
 }
 
-// Text that fits; "" where not even a few letters do.
+// Text cut to fit; "" if not even a few letters do.
 function fit(context, long, width) {
   const words = long.slice(0, 240);  // names may be of any length
   if (context.measureText(words).width <= width) {
@@ -278,7 +278,7 @@ function moved(key, placed, from) {
   if (step[0] !== 0) {
     return (placed.cells[index + step[0]] || own).rank;
   }
-  let best = own, least = Infinity;  // the nearest of those above or below
+  let best = own, least = Infinity;  // the nearest cell above or below
   for (const c of placed.cells) {
     const down = (c.y - own.y) * step[1];
     const far = down + Math.abs(c.x - own.x) * 3;
@@ -289,7 +289,7 @@ function moved(key, placed, from) {
   return best.rank;
 }
 
-// Counters of a member of a group: [enqueued, started, completed], -1: no evidence; null: no member.
+// Counters of a member: [enqueued, started, completed], -1: no evidence; null: not a member.
 function counters(g, rank) {
   const group = report().groups[g];
   let place = 0;

@@ -1,6 +1,6 @@
 // stacks.js - the stacks of all ranks as one tree, the rarest first.
 
-// Frames up to the next fork, or to where a stack ends.
+// Frames up to the next fork or the end of a stack.
 function runOf(index) {
   const nodes = data().stacks.nodes;
   const frames = [];
@@ -22,7 +22,7 @@ function marked(frame, wanted) {
                              frame.slice(at + wanted.length)];
 }
 
-// null: nothing in it is wanted.
+// null: it has nothing that is wanted.
 function branch(index, wanted, takes, found) {
   const {frames, node} = runOf(index);
   if (!takes(text(node[3]))) {

@@ -1,8 +1,8 @@
-// timeline.js - what a rank of each class did last, in time; the blamed ones first.
+// timeline.js - the last operations of a rank of each class, by time; blamed ranks first.
 
 const TIME_ROW = 26, TIME_AXIS = 22;
 
-// The time at which things went wrong, and a stretch around it in which operations can be told apart.
+// A range of time around the fault, short enough to tell operations apart.
 function timeAround(rows) {
   const open = rows.flatMap((r) => r.ops.filter((o) => o[1] === -1).map((o) => o[0]));
   const starts = rows.flatMap((r) => r.ops.map((o) => o[0])).sort((a, b) => a - b);
@@ -55,9 +55,9 @@ function drawAxis(context, width, height, [from, to]) {
   }
 }
 
-const timeLeft = (width) => width < 560 ? 70 : 150;  // where bars begin, beside the ranks
+const timeLeft = (width) => width < 560 ? 70 : 150;  // where bars begin, right of the ranks
 
-// chart: {rows, span, boxes: [x, y, w, h, row, operation] of what is drawn}
+// chart: {rows, span, boxes: [x, y, w, h, row, operation] of drawn bars}
 function drawTimes(chart, context, width, height) {
   const x0 = timeLeft(width), w = width - x0;
   const blamed = new Set(report().verdict.ranks);
@@ -131,7 +131,7 @@ function timelineSection() {
       details('Warnings, dumps and ends as a table', () => timeMarks(rows))]);
 }
 
-// What a row has besides operations: [its key, mark, words]
+// Marks of a row besides operations: [its key, mark, words]
 const TIME_MARKS = [['warn', '△', 'warned: no progress'], ['dump', '▼', 'evidence written'],
                     ['exit', '×', 'process ended, or its last sign']];
 
@@ -159,9 +159,9 @@ const opWords = (o) => `${text(o[3])} #${o[5]}` + (o[4] >= 0 ? ` of ${groupName(
 function drawRow(context, row, k, width, [from, to], boxes) {
   const y = TIME_AXIS + k * TIME_ROW + 5, h = TIME_ROW - 10;
   const xOf = (t) => (t - from) / (to - from) * width;
-  const last = Math.max(row.dump, row.exit);  // nobody knows what was in flight after that
+  const last = Math.max(row.dump, row.exit);  // the state after that is unknown
   const end = last >= 0 ? xOf(last) : width;
-  let waits = false;  // operations issued behind the first in flight are ticks: bars would hide it
+  let waits = false;  // operations queued behind the first in flight are ticks: bars would hide it
   for (const o of row.ops) {
     const x = xOf(o[0]);
     const open = o[1] === -1;

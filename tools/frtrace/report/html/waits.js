@@ -1,8 +1,8 @@
-// waits.js - who waits for whom: ranks that stand alike, the operations they wait in, and those who
-// did not come; circles are drawn as circles.
+// waits.js - the wait graph: ranks in the same situation, the operations they wait in, and the
+// ranks that did not issue them; cycles are drawn as cycles.
 
-// What one rank, what several do with an operation; in the order of WaitRole. Of operations that are
-// drawn as one, some may be waited in and others never issued by the same ranks.
+// The relation of one rank, and of several, to an operation, in the order of WaitRole. If
+// operations are drawn as one, the same ranks may wait in some and never have issued others.
 const ROLES = [['waits in', 'wait in'], ['never issued', 'never issued'],
                ['may have come to', 'may have come to'],
                ['has evidence too old to tell of', 'have evidence too old to tell of'],
@@ -10,14 +10,14 @@ const ROLES = [['waits in', 'wait in'], ['never issued', 'never issued'],
                ['has a device that is behind in', 'have devices that are behind in'],
                ['issued something else as', 'issued something else as']];
 
-// [{from, to, words}] between nodes 'c<k>' (class) and 's<k>' (operation): waiting leads to the
-// operation, the operation to those who did not come.
+// [{from, to, words}] between nodes 'c<k>' (class) and 's<k>' (operation): from a waiting class to
+// the operation, from the operation to the ranks that did not issue it.
 function waitEdges(graph) {
   return graph.edges.map(([c, s, role]) => role === 0 ?
       {from: 'c' + c, to: 's' + s, role} : {from: 's' + s, to: 'c' + c, role});
 }
 
-// Columns from left to right: how many steps a node is from where the waits end.
+// Columns from left to right: the number of steps from a node to the end of the waits.
 function layers(nodes, edges, ends) {
   const far = new Map();
   const reach = (queue) => {
@@ -33,7 +33,7 @@ function layers(nodes, edges, ends) {
     }
   };
   reach([...ends]);
-  for (;;) {  // what does not lead there ends elsewhere, or goes round
+  for (;;) {  // the rest ends elsewhere, or is a cycle
     const left = nodes.filter((n) => !far.has(n));
     if (left.length === 0) {
       break;
@@ -47,7 +47,7 @@ function layers(nodes, edges, ends) {
   return columns.filter((c) => c.length);
 }
 
-// The graph of a verdict whose waits are no operations of the records.
+// The graph of a verdict whose waits are not operations in the records.
 function plainGraph() {
   const waiting = report().verdict.waiting.slice(0, 16);
   return {slots: waiting.map((w) => ({words: w.op + (w.seq ? ` #${w.seq}` : '') +
@@ -119,7 +119,7 @@ function waitsSection() {
              el('div', {class: 'scroll'}, chart),
              left ? el('p', {class: 'note'}, `Not drawn: ${left}.`) : null,
              details('The same in words', () => el('ul', {}, sentences.map((s) => el('li', {}, s))))]);
-  // A plot without a canvas: lines follow the boxes.
+  // A plot without a canvas: the lines follow the boxes.
   plots.push({lines: () => drawEdges(lines, chart, boxes, edges)});
 }
 
