@@ -30,7 +30,7 @@ std::string last_line(std::string_view text) {
   return std::string(text.substr(text.rfind('\n') + 1).substr(0, 300));
 }
 
-// Of the lines "node: text".
+// The texts of this node's lines among lines "node: text".
 std::string lines_of(std::string_view all, std::string_view node, bool joined) {
   std::string out;
   for (std::size_t from = 0; from < all.size();) {
@@ -160,7 +160,7 @@ std::string Fanout::why(const Ended& end, const std::string& err, bool empty) co
                  : "what came is not whole";
 }
 
-// A package that is whole counts, whatever became of the launcher after it.
+// A whole package counts, even if the launcher failed after it.
 void Fanout::judge_node(std::size_t node, const std::string& bytes, const std::string& err,
                         const Ended& end) {
   NodeRow row;

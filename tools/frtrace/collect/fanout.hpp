@@ -33,12 +33,12 @@ class Progress {
 
 class Fanout {
  public:
-  // `answered`: a node's row is whole; its package is there where row.answered.
+  // `answered` is called once per node, with its finished row; package is set if row.answered.
   using Answered = std::function<void(const NodeRow& row, Package package)>;
 
   Fanout(Launch launch, Answered answered)
       : launch_(std::move(launch)), tell_(std::move(answered)) {}
-  // what: for those who watch; "": they see something else. False: it was interrupted.
+  // what: caption of the progress line; "": no progress is shown. False: interrupted.
   bool run(const std::string& what);
 
  private:

@@ -27,7 +27,7 @@ void append(Words& to, const Words& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-// What a remote shell reads as the command's words, whatever is in them.
+// The words quoted, so that a remote shell reads them back unchanged.
 std::string shell_line(const Words& words) {
   std::string out;
   for (const std::string& word : words) {
@@ -81,7 +81,7 @@ Command ssh(const Launch& l, std::size_t node) {
   return c;
 }
 
-// pdsh and clush take the same options; what each needs besides comes before the command's line.
+// pdsh and clush take the same options; those that only one of them needs precede the command line.
 Command by_ssh(const char* tool, const Launch& l, const std::vector<std::string>& own,
                const std::string& line) {
   Command c;

@@ -1,5 +1,5 @@
-// launch.hpp - how a command gets to each node of a job: the command lines of srun, ssh, pdsh, clush
-// and kubectl. Pure: nothing is run here.
+// launch.hpp - how a command reaches each node of a job: the command lines of srun, ssh, pdsh,
+// clush and kubectl. Nothing is run here.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ enum class Launcher { kLocal, kSrun, kSsh, kPdsh, kClush, kKubectl };
 const char* launcher_name(Launcher);
 std::optional<Launcher> launcher_of(std::string_view name);
 
-// What decides where nothing is named.
+// Facts that select the launcher if the user names none.
 struct Surroundings {
   std::string job;
   bool hosts = false;       // a list of hosts was given
@@ -41,14 +41,15 @@ struct Launch {
 struct Command {
   enum class Answer { kStdout, kLines, kFiles };
   std::vector<std::string> argv;
-  std::vector<std::string> env;    // NAME=value is set; a name that ends in "*" goes, with all such
+  std::vector<std::string>
+      env;  // NAME=value is set; "PREFIX*" unsets all variables with that prefix
   std::vector<std::size_t> nodes;  // which of Launch::nodes answer through it
   Answer answer = Answer::kStdout;
 };
 
 // How many of these run at a time.
 std::size_t window_of(Launcher);
-// In base64, a line at a time, where a launcher puts the node's name before each line.
+// Whether packages come as lines of base64: the launcher puts the node's name before each line.
 bool wants_lines(Launcher);
 // A name that no launcher takes for an option, a pattern or a shell's syntax.
 bool is_node_name(std::string_view);

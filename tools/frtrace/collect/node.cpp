@@ -32,7 +32,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Of the ranks whose rings are here: another node's may lie in the same directory.
+// Dumps of the ranks that have rings here: the directory may also hold dumps of other nodes.
 std::set<std::string> dumps_of(const std::vector<FoundRing>& rings) {
   std::set<std::string> out;
   std::set<std::string> dirs;
@@ -70,7 +70,7 @@ void add_evidence(const NodeQuestion& q, std::vector<FoundRing> rings, Package& 
     });
   }
   for (const FoundRing& r : rings) {
-    // Elsewhere nobody can tell whether its process lives: of a dead one it is named as a copy is.
+    // Only this node can tell whether the process lives: the ring of a dead one gets another name.
     const std::string stem = fs::path(r.name).stem().string();
     add_file(p, r.path, stem + (r.runs ? ".ring" : ".dead.ring"));
   }
@@ -80,7 +80,8 @@ void add_evidence(const NodeQuestion& q, std::vector<FoundRing> rings, Package& 
   p.said = fmt::format("{} rings", rings.size());
 }
 
-// What `frtrace reduce` makes of it: whether a process lives is seen only here.
+// The summary that `frtrace reduce` makes. It is made here, because only this node can tell whether
+// a process lives.
 void add_summary(const std::vector<FoundRing>& rings, Package& p) {
   std::vector<std::string> paths;
   for (const FoundRing& r : rings) {
@@ -91,7 +92,7 @@ void add_summary(const std::vector<FoundRing>& rings, Package& p) {
   LoadOptions options;
   options.threads = 2;
   options.all_records = true;
-  options.settle = false;  // the collector does that, over all nodes
+  options.settle = false;  // the collector settles, over all nodes
   LoadResult input = load_paths(paths, options);
   for (const auto& e : input.evidence) {
     reduce::shorten(*e);
@@ -122,7 +123,7 @@ void add_dump(const NodeQuestion& q, const std::vector<FoundRing>& rings, Packag
   p.said = said.empty() ? "no rank of the job runs here" : fmt::format("{}", fmt::join(said, "; "));
 }
 
-// Of all, or of those ranks; raised first where that is asked for.
+// Evidence or summary of all ranks, or of q.ranks; q.dump_first raises an incident first.
 void add_evidence_or_summary(const NodeQuestion& q, const std::vector<FoundRing>& rings,
                              Package& p) {
   if (q.dump_first) {

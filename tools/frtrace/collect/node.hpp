@@ -1,4 +1,4 @@
-// node.hpp - what a node does when the collector asks it.
+// node.hpp - a node's answer to the collector.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct NodeQuestion {
   std::string what;  // summary (of the evidence), evidence (whole), dump, stacks
   std::string job;   // "": every job here
   std::string shm_dir;
-  std::vector<int> ranks;   // evidence of these only; empty: of all
+  std::vector<int> ranks;   // only these ranks' evidence; empty: all ranks
   bool dump_first = false;  // raise an incident, then gather
   int limit_s = 60;
 };

@@ -21,7 +21,7 @@ constexpr std::size_t kMostOut = std::size_t{1} << 30, kMostErr = 4096;
 constexpr int kTick_ms = 250;
 constexpr std::chrono::milliseconds kGrace{2000};  // between SIGTERM and SIGKILL
 
-// What is there to read now. Closes and forgets the descriptor at its end.
+// Reads the bytes available now. At the end of file closes the descriptor and sets it to -1.
 void drain(int& fd, std::string& to, std::size_t most, bool keep_last) {
   char bytes[65536];
   while (fd >= 0) {
@@ -124,7 +124,7 @@ bool Processes::start(const Command& command, Child& child) {
   return true;
 }
 
-// Without pidfds (Linux before 5.3) the tick finds what has ended.
+// Without pidfds (Linux before 5.3) the tick finds the processes that have ended.
 void Processes::wait_for_events(int signals) {
   std::vector<pollfd> fds{{signals, POLLIN, 0}};
   for (const Child& c : running_) {
@@ -150,7 +150,7 @@ void Processes::check_deadline(Child& c) {
   }
 }
 
-// True: it is gone, and what it wrote is read.
+// True: the process has ended and its output is read.
 bool Processes::reap(Child& c) {
   drain(c.out, c.end.out, kMostOut, false);
   drain(c.err, c.end.err, kMostErr, true);
@@ -159,7 +159,7 @@ bool Processes::reap(Child& c) {
     check_deadline(c);
     return false;
   }
-  // What it leaves in its group may hold the pipes open: not waited for.
+  // Processes left in its group may hold the pipes open; they are not waited for.
   drain(c.out, c.end.out, kMostOut, false);
   drain(c.err, c.end.err, kMostErr, true);
   for (const int fd : {c.pidfd, c.out, c.err}) {

@@ -1,5 +1,5 @@
-// processes.hpp - runs many processes, a bounded number at a time, each in a process group of its own
-// that is ended at its deadline; an event loop over pidfds and pipes.
+// processes.hpp - runs many processes, a bounded number at a time, each in a process group of its
+// own that is ended at its deadline; an event loop over pidfds and pipes.
 #pragma once
 
 #include <chrono>
@@ -16,10 +16,11 @@ struct Ended {
   enum class How { kExited, kSignalled, kDeadline, kInterrupted, kNotStarted } how = How::kExited;
   int status = 0;  // exit status, signal, or errno
   double seconds = 0;
-  std::string out, err;  // of err the last part
+  std::string out, err;  // err keeps only the last part
 };
 
-// A process group of its own, no signal blocked. in -1: nothing to read. 0, else errno.
+// Starts the process in its own process group, with no signal blocked. in -1: no standard input.
+// Returns 0 or errno.
 int spawn(const Command& command, int in, int out, int err, int& pid);
 
 class Processes {
@@ -28,7 +29,7 @@ class Processes {
 
   Processes(std::size_t window, Milliseconds deadline) : window_(window), deadline_(deadline) {}
 
-  // Each is told of once, by this thread. `tick` is called a few times a second.
+  // Reports each process once, on this thread. `tick` is called a few times a second.
   void run(const std::vector<Command>& commands,
            const std::function<void(std::size_t, Ended)>& ended, const std::function<void()>& tick);
   // SIGINT or SIGTERM came: all were ended.

@@ -77,7 +77,7 @@ std::vector<std::string> split(const std::vector<std::string>& texts) {
   return out;
 }
 
-// What CLI11 does not check.
+// Checks and defaults beyond CLI11's. Returns an error message, or nullopt.
 std::optional<std::string> complete(Arguments& a, std::vector<std::string>& ranks,
                                     std::vector<std::string>& groups) {
   constexpr std::string_view kEndings[] = {".json", ".txt", ".html", ".perfetto-trace"};

@@ -1,4 +1,4 @@
-// arguments.hpp - what the command line of frtrace asks for.
+// arguments.hpp - the command line of frtrace.
 #pragma once
 
 #include <optional>
@@ -30,14 +30,14 @@ struct Arguments {
   bool wants_json() const { return json || output.ends_with(".json"); }
 };
 
-// An exit status where there is nothing more to do: --help, --version, wrong usage (said on stderr).
+// An exit status if the command is done: --help, --version, or wrong usage (reported on stderr).
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 std::optional<int> read_arguments(int argc, char** argv, Arguments& out);
 
 // --shm-dir, of the commands that look at this machine's rings.
 void add_shm_dir(CLI::App& app, std::string& directory);
 
-// Of the terminal; COLUMNS is for a pipe. 120 where neither is known.
+// Columns of the terminal; for a pipe $COLUMNS. 120 if neither is known.
 std::size_t terminal_width();
 
 }  // namespace frtrace

@@ -1,6 +1,7 @@
-// attach.cpp - `frtrace attach`: expressions in the frames of a rank that runs, by a socket beside its ring
-// (python/fr/attach.py). A rank whose GIL is held answers by address (live/by_address.hpp). With --pdb
-// this is the terminal of the debugger that fr.breakpoint() stands in.
+// attach.cpp - `frtrace attach`: evaluates expressions in the frames of a running rank, over a
+// socket beside its ring (python/fr/attach.py). While the rank's GIL is held, variables are read by
+// address (live/by_address.hpp). With --pdb this is the terminal of the debugger of
+// fr.breakpoint().
 #include "commands/attach.hpp"
 
 #include <fcntl.h>
@@ -83,7 +84,7 @@ class Connection {
     return true;
   }
 
-  // The next line; nothing: none came within so long, or the rank is gone.
+  // The next line; nullopt: none came within the time limit, or the rank is gone.
   std::optional<Json> read(int limit_ms) {
     for (;;) {
       if (const std::size_t end = unread_.find('\n'); end != std::string::npos) {
@@ -115,7 +116,7 @@ void print_lines(std::ostream& to, std::string_view text) {
   }
 }
 
-// False, said on stderr, where the rank has no answer.
+// False if the rank has no answer; reported on stderr.
 bool ask(Connection& rank, const Wanted& w, std::string_view what, const std::string& text) {
   Json request{{"do", what}, {"text", text}, {"exec", w.exec}, {"thread", w.look.thread}};
   if (w.look.frame >= 0) {
@@ -138,7 +139,7 @@ bool ask(Connection& rank, const Wanted& w, std::string_view what, const std::st
   return true;
 }
 
-// A word of the prompt; true where the line was one.
+// Runs a command of the prompt; true if the line is one.
 bool choose(Wanted& w, const std::string& line) {
   if (line.starts_with("frame ")) {
     w.look.frame = std::atoi(line.c_str() + 6);
@@ -151,7 +152,7 @@ bool choose(Wanted& w, const std::string& line) {
   return true;
 }
 
-// rank: nullptr where the GIL is held.
+// rank: nullptr if the GIL is held.
 int prompt(Connection* rank, const FoundRing& ring, Wanted& w) {
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) {
@@ -177,7 +178,7 @@ int prompt(Connection* rank, const FoundRing& ring, Wanted& w) {
   }
 }
 
-// What a program writes must not drive the terminal.
+// Replaces control characters: the output of a program must not control the terminal.
 void write_plain(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -187,7 +188,7 @@ void write_plain(std::string_view text) {
   std::cout << out << std::flush;
 }
 
-// Until the debugger is left, or there is nothing more to read here.
+// Runs until the debugger is left, or stdin ends.
 int debug(Connection& rank, const Wanted& w) {
   if (!ask(rank, w, "pdb", "")) {
     return kNothing;
@@ -219,8 +220,8 @@ int debug(Connection& rank, const Wanted& w) {
   }
 }
 
-// The rank's running process of the last attempt. Another job of that name may run on this node: its
-// rings count only where --shm-dir has none.
+// The rank's running process of the last attempt. Another job of that name may run on this node:
+// its rings count only where --shm-dir has none.
 std::optional<FoundRing> find_rank(const Wanted& w) {
   std::optional<FoundRing> found;
   const auto order = [&](const FoundRing& r) {

@@ -1,4 +1,4 @@
-// attach.hpp - `frtrace attach JOB --rank R`: looks into a rank that runs, or leads to its debugger.
+// attach.hpp - `frtrace attach JOB --rank R`: inspects a running rank, or opens its debugger.
 #pragma once
 
 namespace frtrace {

@@ -1,5 +1,5 @@
-// clean.cpp - `frtrace --clean`: rings and control pages whose processes are gone. What another pid
-// namespace (a container) left stays: its processes cannot be seen from here.
+// clean.cpp - `frtrace --clean`: removes rings and control pages of dead processes. Files of
+// another pid namespace (a container) stay: its processes cannot be seen from here.
 #include "commands/clean.hpp"
 
 #include <dirent.h>
@@ -40,7 +40,7 @@ bool is_dead_ring(int fd, std::uint64_t own_namespace) {
          !fr::is_alive(h->pid, h->proc_start);
 }
 
-// Held while the page is removed: a rank that starts now waits for the lock and makes a new one.
+// Lock held while the page is removed: a rank that starts meanwhile waits and makes a new page.
 bool is_dead_page(int fd, std::string_view name, std::uint64_t own_namespace) {
   if (!name.ends_with(fmt::format(".{}.ctl", own_namespace)) ||
       ::flock(fd, LOCK_EX | LOCK_NB) != 0) {

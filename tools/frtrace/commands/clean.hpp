@@ -5,7 +5,7 @@
 
 namespace frtrace {
 
-// Removes what dead jobs of this user left in the ring directory of this node, and says what.
+// Removes the files of this user's dead jobs from the ring directory of this node, and prints them.
 // Returns an exit status.
 int clean_rings(const std::string& shm_dir);
 

@@ -1,6 +1,6 @@
-// collect.cpp - `frtrace collect JOB`: each node's evidence into one directory, by whatever launcher
-// there is, and who did not answer; the verdict is frtrace's on that directory. `frtrace dump JOB`:
-// all ranks of the job dump now.
+// collect.cpp - `frtrace collect JOB`: collects each node's evidence into one directory, through
+// the launcher at hand, and lists the nodes that did not answer; frtrace then judges the directory.
+// `frtrace dump JOB`: makes all ranks of the job dump now.
 #include "commands/collect.hpp"
 
 #include <fmt/chrono.h>
@@ -46,7 +46,7 @@ class Gathering {
  public:
   explicit Gathering(fs::path dir) : dir_(std::move(dir)) {}
 
-  // What an earlier run with the same directory came to.
+  // Loads nodes.json of an earlier run with the same directory.
   void resume() {
     std::ifstream in(dir_ / kNodesFile, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -137,7 +137,7 @@ collect::Launch some_of(const collect::Launch& all, Wanted&& wanted) {
   return out;
 }
 
-// First round: a summary of each node, or all that it has.
+// First round: the summary of each node, or all its evidence.
 void gather(const CollectArguments& a, const collect::Launch& launch, Gathering& gathering) {
   collect::Launch rest =
       some_of(launch, [&](const std::string& node) { return !gathering.has(node); });
@@ -160,7 +160,7 @@ void gather(const CollectArguments& a, const collect::Launch& launch, Gathering&
   gathering.save();
 }
 
-// The ranks whose whole dumps may tell more than the summaries do.
+// The ranks for which whole dumps may tell more than their summaries.
 std::vector<Rank> in_question(const std::string& dir) {
   const LoadResult input = load_paths({dir}, LoadOptions{});
   std::vector<Rank> out;
@@ -173,7 +173,7 @@ std::vector<Rank> in_question(const std::string& dir) {
   return out;
 }
 
-// Second round: all that these ranks left. Where a node does not answer its summary remains.
+// Second round: all evidence of these ranks. If a node does not answer, its summary remains.
 void gather_whole(const CollectArguments& a, const collect::Launch& launch,
                   const std::vector<Rank>& ranks, const Gathering& gathering) {
   collect::Launch some =

@@ -21,7 +21,7 @@ namespace frtrace {
 namespace {
 
 using namespace std::chrono_literals;
-// nvidia-smi alone may take 10 s; all together less than the patience of who runs a prolog.
+// nvidia-smi alone may take 10 s. All checks together must fit into a prolog of the job.
 constexpr doctor::Patience kPatient{12s, 100s};
 
 struct DoctorArguments {

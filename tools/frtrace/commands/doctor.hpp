@@ -1,4 +1,4 @@
-// doctor.hpp - `frtrace doctor`: what about this machine makes jobs hang.
+// doctor.hpp - `frtrace doctor`: finds properties of this machine that make jobs hang.
 #pragma once
 
 namespace frtrace {

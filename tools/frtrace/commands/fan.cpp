@@ -45,7 +45,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// What a program says. nullopt: `why` it did not.
+// Standard output of a program; nullopt: it failed, `why` says how.
 std::optional<std::string> output_of(std::vector<std::string> argv, std::string& why) {
   collect::Command command;
   command.argv = std::move(argv);
@@ -82,7 +82,7 @@ std::vector<std::string> first_words(std::istream& in) {
   return out;
 }
 
-// A file with a host per line (what follows the name, such as slots=8, is left out), or a list.
+// A file with a host per line (text after the name, such as slots=8, is ignored), or a list.
 std::vector<std::string> hosts_of(const std::string& given) {
   if (std::ifstream file(given); file && given.find(',') == std::string::npos) {
     return first_words(file);
@@ -271,7 +271,7 @@ void set_command(const FanOptions& o, const std::string& job, const std::string&
   l.command.insert(l.command.end(), more.begin(), more.end());
 }
 
-// In the working directory, which nodes more often share than the temporary one.
+// In the working directory: nodes share it more often than the temporary directory.
 Scratch::Scratch() {
   path_ = fs::current_path() / fmt::format(".frtrace.{}.tmp", ::getpid());
   ::umask(077);

@@ -1,5 +1,5 @@
-// fan.hpp - the options by which collect, dump and stacks reach the nodes of a job, and what follows
-// from them: the launcher, and its nodes.
+// fan.hpp - the options by which collect, dump and stacks reach the nodes of a job, and the
+// launcher and nodes that follow from them.
 #pragma once
 
 #include <optional>
@@ -28,17 +28,17 @@ struct FanOptions {
 
 void add_fan_options(CLI::App& app, FanOptions& o);
 
-// Nodes that cannot be asked come as rows. Else: what is wrong.
+// Nodes that cannot be asked come as rows of `absent`. Returns an error message, or nullopt.
 std::optional<std::string> find_nodes(const FanOptions& o, const std::string& job,
                                       collect::Launch& launch, std::vector<NodeRow>& absent);
 // Sets what each node runs: `frtrace node WHAT ...`.
 void set_command(const FanOptions& o, const std::string& job, const std::string& what,
                  const std::vector<std::string>& more, collect::Launch& launch);
 
-// srun would read more in it than a path.
+// Whether srun would expand the path as a pattern.
 bool has_pattern(const std::string& path);
 
-// A directory for as long as it is used. srun writes there what the nodes say.
+// A scratch directory, removed by the destructor. srun writes the nodes' output there.
 class Scratch {
  public:
   Scratch();
@@ -51,13 +51,13 @@ class Scratch {
   std::string path_;
 };
 
-// Has all nodes of the job answer; `rows` are all of them. Else: what is wrong.
+// Asks all nodes of the job; `rows` gets one row per node. Returns an error message, or nullopt.
 std::optional<std::string> ask_nodes(const FanOptions& o, const std::string& job,
                                      const std::string& what, const Scratch& scratch,
                                      std::vector<NodeRow>& rows,
                                      const collect::Fanout::Answered& answered);
 
-// What a node runs: an answer on stdout for the collector.
+// `frtrace node`, run on each node: writes the answer for the collector to stdout.
 int node_command(int argc, char** argv);
 
 }  // namespace frtrace

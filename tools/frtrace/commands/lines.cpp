@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Times change with every look where they are told to the nanosecond.
+// Rounded: times in nanoseconds would change with every look.
 double seconds(const fr::TickClock& clock, std::uint64_t ticks) {
   return ticks == 0 ? 0 : static_cast<double>(clock.unix_ns(ticks) / 1'000'000) / 1000;
 }

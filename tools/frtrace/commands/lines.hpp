@@ -1,5 +1,5 @@
-// lines.hpp - what the rings of this node say now, as lines of JSON for a reader elsewhere: each has
-// only what changed since the line before. Costs the ranks nothing: their rings are mapped for
+// lines.hpp - the state of this node's rings as lines of JSON for a remote reader; each line has
+// only the changes since the line before. Costs the ranks nothing: their rings are mapped for
 // reading.
 //
 //   {"frtrace": "lines/1", "node": "n1-26", "job": "j", "attempt": 0, "at": 1760000000.123,
@@ -7,9 +7,10 @@
 //    "ranks": {"3": {"pid": 4242, "alive": true, "step": 17,
 //                    "groups": {"0": [57, 57, 56, 1760000000.0, 1759999999.1, 4, 4]}}}}
 //
-// Of a group: operations issued, started and completed, when last issued and completed, sends and
-// receives issued and ended. The keys of groups are this node's. Where nothing changes, a line
-// without either comes every 5 s. The last line of a job has "end": true.
+// The row of a group: operations issued, started and completed, times of the last issue and the
+// last completion, sends and receives issued and ended. Group keys are valid on this node only. If
+// nothing changes, a line without groups and ranks comes every 5 s. A job's last line has "end":
+// true.
 #pragma once
 
 #include <map>
@@ -29,8 +30,8 @@ class NodeLines {
 
   // job "": each.
   NodeLines(std::string shm_dir, std::string node, std::string job);
-  // Lines of at most kLineBytes with their ends; "": nothing changed. Once no rank of any job lives,
-  // `is_over()`.
+  // Lines of at most kLineBytes, line ends included; "": nothing changed. Once no rank of any job
+  // lives, `is_over()`.
   std::string look(Time now);
   bool is_over() const { return jobs_.empty(); }
 

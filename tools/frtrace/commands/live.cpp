@@ -1,5 +1,5 @@
-// live.cpp - `frtrace live JOB`: the running job on a screen, drawn anew each second.
-// What stands still is diagnosed beside the drawing, by a thread of its own.
+// live.cpp - `frtrace live JOB`: the running job on a screen, redrawn each second.
+// A second thread diagnoses a job that has stopped making progress.
 #include "commands/live.hpp"
 
 #include <fmt/format.h>
@@ -79,7 +79,7 @@ Said verdict_of(const std::vector<std::string>& paths, const std::string& job, T
 
 namespace {
 
-// The terminal, drawn on as a whole; as it was when this ends.
+// The whole terminal; the destructor restores it.
 class Terminal {
  public:
   Terminal() : keys_(::isatty(STDIN_FILENO) != 0 && ::tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -149,7 +149,7 @@ class HereSource : public JobSource {
   std::string where() const override { return host_name(); }
   std::vector<std::string> troubles() const override { return {}; }
   Said verdict(std::size_t width) override { return verdict_of(running_.rings(), job_, 0, width); }
-  // Of the dumps, too.
+  // The verdict on rings and dumps.
   Said last_words(std::size_t width) override {
     std::vector<std::string> paths = running_.rings();
     if (!running_.dump_dir().empty() && ::access(running_.dump_dir().c_str(), R_OK) == 0) {
@@ -188,7 +188,7 @@ class Live {
     return said.status;
   }
 
-  // Until a key or a signal ends it, or the job does.
+  // Runs until a key, a signal or the end of the job.
   int watch(int signals) {
     {
       const Terminal terminal;
@@ -239,7 +239,7 @@ class Live {
     return terminal.draw(screen_lines(now_, with_troubles(verdict), style_));
   }
 
-  // Where something stands still or a rank is dead, at most a tenth of the time.
+  // Diagnoses while an operation is stuck or a rank is dead, at most a tenth of the time.
   void diagnose_beside() {
     if (beside_.valid() && beside_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
       said_ = beside_.get();
@@ -312,7 +312,7 @@ class Live {
     }
   }
 
-  // The verdict stays on the screen that was there before; of a job that ended it is the dumps', too.
+  // Prints the last verdict on the normal screen; for a job that has ended, dumps are read, too.
   int finish() {
     if (beside_.valid()) {
       if (stopped_ && beside_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {

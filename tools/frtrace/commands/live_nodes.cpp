@@ -1,6 +1,6 @@
-// live_nodes.cpp - a job of many nodes for `frtrace live`: on each node one `frtrace reduce --lines`,
-// which ends when its stdin does, so that nothing is left there whatever becomes of this process. The
-// verdict is made of the nodes' summaries, as `frtrace collect` has them.
+// live_nodes.cpp - a job of many nodes for `frtrace live`: runs `frtrace reduce --lines` on each
+// node. That command ends with its stdin, so that it does not outlive this process. The verdict is
+// made from the nodes' summaries, as in `frtrace collect`.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -93,7 +93,7 @@ class Stream {
   }
   bool is_over() const { return pid_ < 0; }
   int status() const { return status_; }
-  // Why it ended, as far as it said so.
+  // Why the launcher ended, from its last output.
   std::string why() const {
     const std::string said = said_.substr(0, said_.find('\n'));
     return !why_.empty() ? why_ : !said.empty() ? said : fmt::format("ended with {}", status_);

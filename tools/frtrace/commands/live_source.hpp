@@ -1,4 +1,5 @@
-// live_source.hpp - where `frtrace live` has its job from: the rings of this node, or lines of many.
+// live_source.hpp - where `frtrace live` has its job from: the rings of this node, or lines of
+// many.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ struct Said {
   std::string text;
   int status = kNoFault;
 };
-// since: what is older is of an earlier run of a job of that name. job "": whichever is there.
+// since: older evidence belongs to an earlier run of a job of that name. job "": any job.
 Said verdict_of(const std::vector<std::string>& paths, const std::string& job, Time since,
                 std::size_t width);
 
@@ -27,7 +28,7 @@ class JobSource {
   JobSource& operator=(const JobSource&) = delete;
 
   virtual JobNow look() = 0;
-  // Looks for `-1`: until all is there, and rates can be told.
+  // For `-1`: looks until all data is there and rates are known.
   virtual JobNow look_once() = 0;
   virtual bool is_over(const JobNow&) const = 0;
   virtual std::string where() const = 0;                  // "n1", "2 nodes"
@@ -37,7 +38,7 @@ class JobSource {
   virtual void stop() {}                                  // a `verdict` that is under way ends soon
 };
 
-// nullptr: said why not, on stderr.
+// nullptr: failed; the reason is on stderr.
 std::unique_ptr<JobSource> source_of_nodes(const FanOptions&, const std::string& job,
                                            double every_s, Time stuck);
 

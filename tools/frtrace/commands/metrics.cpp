@@ -1,5 +1,5 @@
-// metrics.cpp - `frtrace metrics`: looks at the rings of this node now and then, and writes what they
-// say to a file for node_exporter, answers Prometheus, or both. It touches no rank.
+// metrics.cpp - `frtrace metrics`: reads the rings of this node at intervals and writes their
+// metrics to a file for node_exporter, answers Prometheus, or both. It touches no rank.
 #include "commands/metrics.hpp"
 
 #include <fmt/format.h>
@@ -164,7 +164,7 @@ int serve(const MetricsArguments& a, NodeMetrics& node, int listening, int signa
       answer(listening, node);
     }
   }
-  // A file that stays would go on saying that all is as it was.
+  // A file left behind would keep reporting the old state.
   if (!a.output.empty()) {
     ::unlink(a.output.c_str());
   }

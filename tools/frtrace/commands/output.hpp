@@ -1,4 +1,4 @@
-// output.hpp - what a command leaves behind: its exit status, and files that nobody reads half of.
+// output.hpp - results of a command: its exit status, and files that are written atomically.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,10 @@
 
 namespace frtrace {
 
-// Of the verdicts: a fault counts for more than what could not be decided.
+// Exit status of the reports: a fault takes precedence over an undecided report.
 int status_of(const std::vector<Report>&);
 
-// Writes beside the file and renames. Why it could not be written, without the path.
+// Writes a temporary file and renames it. Returns the error without the path, or nullopt.
 std::optional<std::string> write_whole(const std::string& path, const std::string& bytes);
 
 }  // namespace frtrace

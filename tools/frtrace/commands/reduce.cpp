@@ -1,4 +1,5 @@
-// reduce.cpp - `frtrace reduce`: a node's rings and dumps, or several summaries, as one summary file.
+// reduce.cpp - `frtrace reduce`: a node's rings and dumps, or several summaries, as one summary
+// file.
 #include "commands/reduce.hpp"
 
 #include <fmt/format.h>
@@ -62,7 +63,7 @@ LoadResult read(const ReduceArguments& a, const std::vector<std::string>& paths)
   LoadOptions options;
   options.threads = 2;
   options.all_records = true;
-  options.settle = false;  // whoever reads all nodes' does that
+  options.settle = false;  // the reader of all nodes' summaries settles
   LoadResult input = load_paths(paths, options);
   std::erase_if(input.evidence,
                 [&](const auto& e) { return !a.job.empty() && e->id.job != a.job; });
@@ -102,7 +103,7 @@ int reduce_once(const ReduceArguments& a) {
   return write(reduce::encode(input.evidence), a) ? kNoFault : kUsage;
 }
 
-// Waits. True: who reads the lines, or holds the other end of stdin, is gone.
+// Waits for wait_ms. True: the reader of stdout or the other end of stdin is gone.
 bool is_left(int wait_ms) {
   struct stat st{};
   const bool held =
@@ -123,7 +124,8 @@ bool is_left(int wait_ms) {
   }
 }
 
-// Until nobody reads, whoever started this is gone, or no rank lives: nothing stays behind on a node.
+// Runs until the reader or the parent is gone, or no rank lives, so that no process stays on a
+// node.
 int say_lines(const ReduceArguments& a) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   const pid_t parent = ::getppid();

@@ -8,7 +8,7 @@
 
 namespace frtrace {
 
-// For each job whose ranks are not all there: adds what this machine has of the same run, and a note.
+// For each job that lacks ranks: adds this machine's evidence of the same run, and a note.
 void add_spare_evidence(LoadResult& input, const fr::Options& options);
 
 }  // namespace frtrace

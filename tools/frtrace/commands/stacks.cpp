@@ -1,8 +1,8 @@
 // stacks.cpp - `frtrace stacks`: where all threads of a running process, or of a job, are now.
 //
 // A process with fr gets the signal that its ring names and writes where its threads are to a file
-// beside its ring, which is read and removed. For one that does not answer, its ring is shown. For a
-// process without fr, the command of another tool is printed, not run.
+// beside its ring, which is read and removed. For one that does not answer, its ring is shown. For
+// a process without fr, the command of another tool is printed, not run.
 #include "commands/stacks.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ namespace frtrace {
 
 namespace {
 
-// What there is of a process that cannot answer: its ring, which needs nobody.
+// Shows the rings of processes that do not answer: reading a ring needs no help from its process.
 bool by_ring(const std::vector<FoundRing>& processes, bool json) {
   std::vector<std::string> rings;
   for (const FoundRing& p : processes) {
@@ -58,8 +58,8 @@ bool by_ring(const std::vector<FoundRing>& processes, bool json) {
   return !cases.empty();
 }
 
-// What to run for a process that cannot be sampled through fr. frtrace does not run it itself: it
-// may need root, and stops the process while it looks.
+// The command for a process that cannot be sampled through fr. frtrace does not run it: it may need
+// root, and it stops the process while it looks.
 std::string other_tools(int pid) {
   return fmt::format("py-spy dump --native --pid {}", pid);
 }
@@ -79,7 +79,7 @@ int show(const std::vector<std::string>& answers, bool json) {
   return cases.empty() ? kNothing : kNoFault;
 }
 
-// Of a job on this node, or of one process.
+// Stacks of a job on this node, or of one process.
 int stacks_here(const std::string& target, const std::string& shm_dir, bool json) {
   const bool is_pid = target.find_first_not_of("0123456789") == std::string::npos;
   const int pid = is_pid ? std::atoi(target.c_str()) : 0;
@@ -115,7 +115,7 @@ int stacks_here(const std::string& target, const std::string& shm_dir, bool json
   return show(answers, json);
 }
 
-// Of a job on all of its nodes.
+// Stacks of a job on all of its nodes.
 int stacks_everywhere(const FanOptions& o, const std::string& job, bool json) {
   const Scratch scratch;
   std::vector<std::string> answers;

@@ -1,7 +1,6 @@
-// verdict.cpp - one process per node comes here. It waits until the dumps of the incident are there,
-// settles with those of the other nodes, by a file in the shared directory, who speaks, and then
-// reads, judges, writes <job>.verdict.txt and .json, and says it on stderr. Whatever goes wrong ends
-// this process and nothing else.
+// verdict.cpp - runs in one process per node. It waits until the dumps of the incident are there. A
+// claim file in the shared directory elects one of the nodes; that node reads, judges, writes
+// <job>.verdict.txt and .json, and prints the verdict on stderr. An error ends only this process.
 #include "commands/verdict.hpp"
 
 #include <fcntl.h>
@@ -40,13 +39,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr unsigned kLife_s = 180;                        // after that SIGALRM ends this process
-constexpr milliseconds kQuiet{3000};                     // no further dump comes: salvage takes 2 s
+constexpr milliseconds kQuiet{3000};                     // without a new dump: salvage takes 2 s
 constexpr milliseconds kLongest{30'000};                 // for dumps that come one by one
-constexpr milliseconds kEnds{1000}, kEndsLongest{4000};  // likewise of how processes ended
+constexpr milliseconds kEnds{1000}, kEndsLongest{4000};  // the same for records of process ends
 constexpr milliseconds kSoon{50}, kLater{250};           // between two looks at the directory
-constexpr milliseconds kAhead{1000};         // that the node of rank 0 has over all others
-constexpr milliseconds kApart{250};          // and those have over each other
-constexpr std::chrono::seconds kStale{120};  // a claim of a process that must be gone
+constexpr milliseconds kAhead{1000};                     // head start of the node of rank 0
+constexpr milliseconds kApart{250};                      // between the other nodes
+constexpr std::chrono::seconds kStale{120};  // a claim this old belongs to a dead process
 constexpr std::size_t kLogColumns = 120;
 
 struct Question {
@@ -59,11 +58,11 @@ struct Question {
   bool quiet = false;
 
   std::string prefix() const { return fmt::format("{}.a{}.", job, attempt); }
-  // The last line of the text; libfr knows by it what the text is about.
+  // The last line of the text; libfr matches the text to the incident by it.
   std::string mark() const { return fmt::format("attempt {}, incident {}\n", attempt, incident); }
 };
 
-// Those that have dumped the incident, and when the first did, by the clock of the files.
+// Ranks that have dumped the incident, and the time of the first dump, by the file system's clock.
 struct Dumped {
   std::set<int> ranks;
   std::size_t files = 0;
@@ -89,7 +88,7 @@ Dumped look(const Question& q) {
   return out;
 }
 
-// All of the job's, or those that came before it was quiet.
+// Waits for dumps of all ranks, or until no more dumps come.
 Dumped await_dumps(const Question& q) {
   const auto begin = Clock::now();
   auto last = begin;
@@ -117,7 +116,7 @@ fs::path beside(const Question& q, const char* ending) {
   return {};
 }
 
-// Where processes end, more comes after the first dumps: how they ended.
+// Waits for more files: if processes end, records of how they ended follow the first dumps.
 void await_quiet(const Question& q) {
   const auto begin = Clock::now();
   auto last = begin;
@@ -130,7 +129,7 @@ void await_quiet(const Question& q) {
   }
 }
 
-// The verdict that is there.
+// The verdict written last.
 struct Last {
   std::string summary, time;
   int attempt = -1;
@@ -167,7 +166,7 @@ Last read_last(const Question& q) {
   return last;
 }
 
-// The file by which processes of several nodes agree on one of them; it becomes the verdict's.
+// The claim file: the process that creates it writes the verdict for all nodes.
 class Claim {
  public:
   explicit Claim(fs::path path) : path_(std::move(path)) {}
@@ -189,7 +188,7 @@ class Claim {
     }
     return held_;
   }
-  // Of a process that did not come to its end.
+  // Removes the claim of a process that died before it wrote the verdict.
   void drop_stale() const {
     struct stat st{};
     if (::stat(path_.c_str(), &st) == 0 &&
@@ -204,7 +203,7 @@ class Claim {
   bool held_ = false;
 };
 
-// False: another node has said it.
+// False: another node has written the verdict.
 bool wait_for_turn(const Question& q, const Dumped& seen, Claim& claim) {
   const int node = q.node_size > 0 ? q.rank / q.node_size : 0;
   if (node > 0) {
@@ -245,8 +244,8 @@ void say(const Question& q, const std::string& text) {
   }
 }
 
-// Nodes that do not share the directory: what one of them sees would blame all the others. Several
-// launchers on one machine are one node.
+// Whether nodes do not share the directory: the view of one node would blame all the others.
+// Several launchers on one machine are one node.
 bool sees_own_node_only(const Question& q, const std::set<int>& seen) {
   const bool several = static_cast<int>(q.here.size()) < q.world_size &&
                        (q.node_size <= 0 || q.node_size < q.world_size);
@@ -327,7 +326,8 @@ int answer(const Question& q) {
   return status_of(reports);
 }
 
-// The thread that started this process blocks all signals; the first to go when memory is short.
+// Unblocks the signals, which the parent thread blocks, and becomes the first victim of the OOM
+// killer.
 void settle_in() {
   sigset_t none;
   sigemptyset(&none);

@@ -1,5 +1,5 @@
-// verdict.hpp - `frtrace verdict`: what libfr starts after an incident (libfr/watch/verdict.cpp), so
-// that the job's own log says who is at fault.
+// verdict.hpp - `frtrace verdict`: libfr starts it after an incident (libfr/watch/verdict.cpp), so
+// that the job's own log names the rank at fault.
 #pragma once
 
 namespace frtrace {

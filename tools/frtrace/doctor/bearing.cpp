@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 constexpr doctor::Patience kQuick{2s, 2s};
 constexpr Time kRecent = 24 * 3600 * kSecond;  // an older incident says nothing about now
 
-// The verdict is about this machine: of a blamed rank's, or of any where nobody is blamed.
+// Whether the verdict concerns this machine: a blamed rank runs here; any rank, if none is blamed.
 bool is_of_this_host(const Report& r) {
   const std::string host = host_name();
   const bool blames = std::any_of(r.blamed.begin(), r.blamed.end(),

@@ -1,4 +1,5 @@
-// check.hpp - one thing that makes jobs hang, die or crawl, and what this machine says of it.
+// check.hpp - a check for one cause of hangs, crashes or slow jobs, and its finding on this
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ enum class State : std::uint8_t { kNotHere, kOk, kUnknown, kWarn, kBad };
 
 struct Finding {
   State state = State::kOk;
-  std::string value;        // what was seen; of kUnknown: what it would take
+  std::string value;        // the observation; for kUnknown: the missing precondition
   std::string why, remedy;  // "": those of the check
 };
 
@@ -49,8 +50,8 @@ struct Check {
   const char* id;
   const char* name;
   Finding (*look)(Machine&);
-  bool matters;   // as unknown it keeps the doctor from saying that all is well
-  State differs;  // what a difference between nodes is; kOk: nothing is compared
+  bool matters;   // if unknown, the doctor does not report a healthy machine
+  State differs;  // state for a difference between nodes; kOk: not compared
   unsigned bears;
   const char* why;
   const char* remedy;
@@ -61,7 +62,7 @@ std::span<const Check> all_checks();
 struct Result {
   const Check* check = nullptr;
   Finding finding;
-  std::map<std::string, std::string> values;  // that other nodes should have alike
+  std::map<std::string, std::string> values;  // that should be the same on all nodes
 };
 
 }  // namespace frtrace::doctor

@@ -1,6 +1,6 @@
-// checks.cpp - the table of checks, the most frequent bites first. A row: id, name, function,
-// whether it matters when it is unknown, what a difference between nodes is, which kinds of trouble
-// it may explain, why it bites, what to do.
+// checks.cpp - the table of checks, the most frequent faults first. A row: id, name, function,
+// whether an unknown result matters, the state for a difference between nodes, the kinds of trouble
+// that it may explain, why it hurts, the remedy.
 #include "doctor/checks.hpp"
 
 namespace frtrace::doctor {

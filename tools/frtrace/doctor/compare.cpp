@@ -1,4 +1,4 @@
-// compare.cpp - what several nodes should have alike and do not.
+// compare.cpp - values that should be the same on several nodes and are not.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -56,7 +56,7 @@ void take(const Json& check, const std::string& node, Seen& seen) {
   }
 }
 
-// What most nodes have comes first.
+// The values of a name and their nodes, the most frequent value first.
 std::string difference(const std::string& name, const std::map<std::string, Nodes>& of,
                        std::size_t n) {
   std::vector<std::pair<std::string, Nodes>> order(of.begin(), of.end());

@@ -20,7 +20,7 @@ Finding no_environment(Machine& m) {
       fmt::format("/proc/{}/environ: the job's user or root", m.processes().front().pid));
 }
 
-// That ranks of one job should have alike; of each rank its own is CUDA_VISIBLE_DEVICES.
+// Variables that all ranks of a job should share; CUDA_VISIBLE_DEVICES differs by rank.
 bool is_common(const std::string& name) {
   constexpr std::string_view kPrefixes[] = {"NCCL_", "TORCH_",   "CUDA_",
                                             "GLOO_", "PYTORCH_", "OMP_NUM_THREADS"};
@@ -194,7 +194,7 @@ Finding check_debugging(Machine& m) {
 
 namespace {
 
-// Deadlines that learn leave time for a dump before torch ends the job, whatever is set.
+// Learned deadlines leave time for a dump before torch ends the job, whatever is set.
 double latest_dump(const Process& p, bool adapts) {
   const auto timeout_ns = static_cast<std::uint64_t>(p.timeout_s * 1e9);
   return adapts && timeout_ns > 0 ? static_cast<double>(fr::before_timeout(timeout_ns)) / 1e9
@@ -240,9 +240,9 @@ Finding check_watchdogs(Machine& m) {
                             : when);
 }
 
-// What the user set, beside what the job's own call sites took.
+// Compares the deadlines that the user set with the times that the job's call sites took.
 Finding check_deadlines(Machine& m) {
-  constexpr double kFloor_s = 60, kFactor = 10;  // what is learned where no member is seen
+  constexpr double kFloor_s = 60, kFactor = 10;  // learned deadlines if no other member is seen
   constexpr double kEnough_s = 3600, kEnoughVisits = 1000;
   const Process& p = m.processes().front();
   if (p.fr_timeout_s <= 0) {

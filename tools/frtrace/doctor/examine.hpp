@@ -1,4 +1,4 @@
-// examine.hpp - runs checks, and says what they found as text and JSON; compares nodes.
+// examine.hpp - runs checks and reports their findings as text and JSON; compares nodes.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@ struct Patience {
   std::chrono::milliseconds each, all;
 };
 
-// In a child process: a check that does not come back is unknown, and the next one runs.
+// Runs the checks in a child process: a check that hangs is unknown, and the next one runs.
 Examination examine(const Where&, const std::function<bool(const Check&)>& chosen, Patience);
 
-// What is shown of one finding, or of a difference.
+// One shown line: a finding, or a difference between nodes.
 struct Item {
   State state = State::kOk;
   std::string name, value, why, remedy;
@@ -36,12 +36,12 @@ struct Style {
   bool full = false, colour = false;
   std::size_t width = 120;
 };
-// At most 24 lines where not full.
+// At most 24 lines unless full.
 std::string render_items(const std::string& title, std::vector<Item>, const Style&);
 std::string examination_json(const Examination&);
 int status_of(const std::vector<Item>&);
 
-// Files of examination_json() of several nodes: what differs, and what is wrong on which.
+// Reads files of examination_json() from several nodes: their differences, and the nodes' faults.
 struct Comparison {
   std::vector<std::string> nodes;
   std::vector<Item> items;

@@ -83,7 +83,7 @@ Finding check_ports(Machine& m) {
   if (down.empty()) {
     return ok(value);
   }
-  // ports that nobody named may have no cable on purpose
+  // ports that the user did not name may lack a cable on purpose
   return !list.empty() || active == 0 ? bad(value + ": " + down) : warn(value + ": " + down);
 }
 

@@ -63,7 +63,7 @@ Query query(Machine& m, const std::string& fields, const char* kind = "--query-g
   return out;
 }
 
-// "GPU 0 Reset, GPU 3 Reset" of rows whose field is said to be wrong.
+// "GPU 0: Reset, GPU 3: Reset" for the rows in which wrong(field) holds.
 template <class Wrong>
 std::string wrong_gpus(const Query& q, std::size_t field, Wrong wrong) {
   std::string out;
@@ -89,7 +89,7 @@ int xid_of(const std::string& text) {
   return end == std::string::npos ? -1 : std::atoi(text.c_str() + end + 3);
 }
 
-// Ends or stalls training. The rest is the application's own doing, or a note.
+// Xid errors that end or stall training. The others are application errors or notes.
 constexpr std::array kFatalXids{46, 48, 62, 64, 74, 79, 95, 119, 120, 140};
 constexpr std::array kApplicationXids{13, 31, 43, 45, 94};
 constexpr double kRecent_s = 86'400;
@@ -113,7 +113,7 @@ Finding check_gpu_count(Machine& m) {
   if (!has_gpus(m)) {
     return no_gpu(m);
   }
-  // A container that is given some of the GPUs has those alone in /proc, and all on the bus.
+  // A container with some of the GPUs sees only those in /proc, but all of them on the bus.
   const std::string given = m.env("NVIDIA_VISIBLE_DEVICES");
   const bool some =
       (!given.empty() && given != "all") ||

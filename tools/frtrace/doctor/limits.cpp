@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20, kUnlimited = 1e15;
 
-// Of /proc/PID/limits: the soft limit; -1 not known.
+// The lowest soft limit in /proc/PID/limits of the job's processes; -1: not known.
 double soft_limit(Machine& m, const std::string& name) {
   double lowest = -1;
   for (const Process& p : m.processes()) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kCommand{10'000};
 
-// The shortest of the last operations.
+// The shortest timeout of the last operations.
 double timeout_of(const fr::View& view) {
   double shortest = 0;
   const std::uint32_t slots = view.n_slots();
@@ -42,7 +42,7 @@ double timeout_of(const fr::View& view) {
   return shortest;
 }
 
-// Of "NAME=value\tsource\n" in the table of options of a ring.
+// An entry "NAME=value\tsource\n" in a ring's table of options.
 struct OptionEntry {
   std::string value, source;
 };
@@ -62,7 +62,7 @@ bool is_set(std::string_view table, std::string_view name) {
   return !entry.source.empty() && entry.source != "default";
 }
 
-// Of living ranks of the job, or of all jobs, in this pid namespace.
+// Visits the living ranks of the job, or of all jobs, in this pid namespace.
 template <class Take>
 void for_each_rank(const std::string& shm_dir, const std::string& job, Take take) {
   for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
@@ -74,8 +74,8 @@ void for_each_rank(const std::string& shm_dir, const std::string& job, Take take
   });
 }
 
-// Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here,
-// ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, FR_ADAPT, by tabs.
+// Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks
+// here, ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, FR_ADAPT, by tabs.
 std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
   std::string out;
   for_each_rank(shm_dir, job, [&](const fr::View& view, const fr::Header& h) {

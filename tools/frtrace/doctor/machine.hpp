@@ -1,4 +1,4 @@
-// machine.hpp - what `frtrace doctor` looks at: files of /proc, /sys, /etc and /dev, answers of the
+// machine.hpp - the inputs of `frtrace doctor`: files of /proc, /sys, /etc and /dev, answers of the
 // system that are no file, and the processes of the job. Tests put all of it below a directory.
 #pragma once
 
@@ -20,21 +20,21 @@ struct Process {
   std::string pid = "self";                                    // as below /proc
   int rank = -1, local_rank = -1, local_world = 0, world = 0;  // 0, -1: not known
   std::string job, dump_dir;
-  double timeout_s = 0;     // the shortest that one of its operations has; 0 not known
+  double timeout_s = 0;     // the shortest of its operations; 0: not known
   double fr_timeout_s = 0;  // FR_TIMEOUT_S in force
   bool adapts = true;       // FR_ADAPT
   Environment env;          // as it was started
   bool env_known = false;
 };
 
-// What the rings of the job's ranks here say of their deadlines: the most of any rank.
+// Deadlines by the rings of the job's ranks on this machine; the maximum over the ranks.
 struct Learned {
   bool timeout_is_set = false, warn_is_set = false;  // not by default
   double warn_s = 0;                                 // FR_WARN_S in force
   double age_s = 0;                                  // of the job
-  double visits = 0;     // seconds in which operations ended, of all call sites
-  double longest_s = 0;  // that one of them stood still, and went on
-  std::string site;      // where
+  double visits = 0;     // seconds in which operations ended, summed over call sites
+  double longest_s = 0;  // longest stall of a call site that then went on
+  std::string site;      // of longest_s
   double false_warnings = 0, false_dumps = 0;
 };
 
@@ -70,13 +70,13 @@ class Machine {
   std::vector<std::string> list(std::string_view path) const;  // names, sorted
   std::string link(std::string_view path) const;
 
-  // Something that is no file; once per name.
+  // An answer of the system that is no file; asked once per name.
   std::optional<std::string> ask(const std::string& name, const Ask& live);
-  // stdout and stderr of a program that ended with 0; nullopt: it is not installed or has failed.
+  // stdout and stderr of a program that exited with 0; nullopt: not installed, or it failed.
   std::optional<std::string> command(const std::string& name, const std::vector<std::string>& argv);
-  // The first line of what a program said that failed.
+  // The first line of output of a program that failed.
   std::string failure(const std::string& name) const;
-  // A program that was given up; it may still hang.
+  // A program that was abandoned; it may still hang.
   bool hangs(const std::string& name) const { return hanging_.contains(name); }
   std::optional<Space> space(const std::string& path);
   // nullopt: not for this user.
@@ -91,10 +91,10 @@ class Machine {
   std::optional<bool> spans_nodes();
   int ranks_here();
   int world();
-  // A variable of the job, "" unset: of its first process whose environment may be read.
+  // A variable of the job's first process with a readable environment; "": unset.
   std::string env(const std::string& name);
   bool env_known();
-  // A path as the job sees it, from outside of its container.
+  // The path by which this process reaches a path of the job, which may run in a container.
   std::string seen(const std::string& path);
   bool is_live() const { return where_.root.empty(); }
   bool same_network();  // as the job's
@@ -102,7 +102,7 @@ class Machine {
   // A library of that name in a directory where the loader would look for the job.
   bool has_library(const std::string& prefix);
 
-  // What other nodes should have alike; name -> value, of the check that runs.
+  // Records a value of the running check that should be the same on all nodes.
   void alike(const std::string& name, const std::string& value) { values_[name] = value; }
   std::map<std::string, std::string> take_values() { return std::exchange(values_, {}); }
 

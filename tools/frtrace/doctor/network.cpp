@@ -71,7 +71,7 @@ std::vector<Interface> interfaces(Machine& m) {
   return out;
 }
 
-// Of containers and virtual machines on this machine: no other node is behind them.
+// Interfaces of containers and virtual machines on this machine, which lead to no other node.
 bool is_inner(const std::string& name) {
   constexpr std::string_view kInner[] = {"docker", "virbr", "veth", "br-",    "cni",
                                          "podman", "lxc",   "lxd",  "cilium", "flannel"};

@@ -20,7 +20,7 @@ namespace {
 constexpr auto kAnswerWithin = std::chrono::seconds(5);
 constexpr auto kBetweenAnswers = std::chrono::milliseconds(20);
 
-// A handler is there: without one the signal would end the process.
+// Whether the process handles the signal; without a handler the signal would end it.
 bool catches(int pid, int signal) {
   const std::string status = whole_file(fmt::format("/proc/{}/status", pid)).value_or("");
   const std::size_t at = status.find("\nSigCgt:");
@@ -44,7 +44,7 @@ std::vector<std::string> ask_stacks(const std::vector<FoundRing>& rings) {
     if (!r.runs || !r.same_pids) {
       continue;
     }
-    ::unlink(path.c_str());  // of somebody who stopped waiting
+    ::unlink(path.c_str());  // left by a caller that stopped waiting
     if (!is_stopped_process(r.pid) && catches(r.pid, r.signal) &&
         ::sigqueue(r.pid, r.signal, value) == 0) {
       waited.push_back(path);

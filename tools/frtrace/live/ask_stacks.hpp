@@ -1,5 +1,5 @@
-// ask_stacks.hpp - has running processes write where their threads are, by the signal that their rings
-// name, to a file beside the ring.
+// ask_stacks.hpp - has running processes write where their threads are, by the signal that their
+// rings name, to a file beside the ring.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace frtrace {
 
-// The files of those that answered, for the caller to read and remove.
+// Returns the files of the processes that answered; the caller reads and removes them.
 std::vector<std::string> ask_stacks(const std::vector<FoundRing>& rings);
 
 bool is_stopped_process(int pid);

@@ -34,7 +34,7 @@ std::optional<std::string_view> inside_len(std::string_view e) {
                                                    : std::nullopt;
 }
 
-// Of "list of 3", and of a tensor's first dimension.
+// Length from "list of 3", or a tensor's first dimension; nullopt: no length.
 std::optional<std::string> length_of(std::string_view value) {
   for (const std::string_view kind : {"list of ", "tuple of ", "dict of "}) {
     if (value.starts_with(kind)) {
@@ -48,7 +48,7 @@ std::optional<std::string> length_of(std::string_view value) {
   return std::nullopt;
 }
 
-// Of "tensor float32[64, 32] cuda:0".
+// Shape, dtype or device from "tensor float32[64, 32] cuda:0"; nullopt: none.
 std::optional<std::string> tensor_part(std::string_view value, std::string_view part) {
   const std::size_t open = value.find('['), close = value.find(']');
   if (!value.starts_with("tensor ") || open > close || close == std::string_view::npos) {

@@ -1,5 +1,5 @@
-// by_address.hpp - what can be known of a rank's variables while its GIL is held: fr's watchdog reads them
-// by address, as for `frtrace stacks`.
+// by_address.hpp - variables of a rank while its GIL is held: fr's watchdog reads them by address,
+// as for `frtrace stacks`.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace frtrace {
 
-// What of a process is looked at: a thread by name or number, "" the main one; a Python frame counted from
-// the innermost, -1 the innermost of the user's.
+// The selected frame: a thread by name or number, "" the main thread; a Python frame counted from
+// the innermost, -1 the innermost frame of user code.
 struct Look {
   std::string thread;
   int frame = -1;
 };
 
-// Prints the value of a name, `len(name)` or `name.shape`, of "" all variables of the frame; with
+// Prints the value of a name, `len(name)` or `name.shape`; for "" all variables of the frame; with
 // `frames` the frames instead. False: there is no such value.
 bool look_by_address(const FoundRing& ring, const Look& look, const std::string& expression,
                      bool frames = false);

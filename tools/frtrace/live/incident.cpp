@@ -58,8 +58,8 @@ class Page {
   fr::Control* page_ = nullptr;
 };
 
-// The rules of libfr's ControlPage::open_incident: whoever gets the counter up writes the reason. No
-// rank opened what this command opened, nor what came from another node.
+// Follows libfr's ControlPage::open_incident: the process that increments the counter writes the
+// reason. The opening rank is -1, as for an incident that came from another node.
 std::uint64_t open_incident(fr::Control& page) {
   std::uint64_t current = page.incident.load();
   const std::uint64_t opened = page.incident_unix_ns.load(), now = fr::unix_now_ns();
@@ -101,7 +101,7 @@ std::string page_of(const std::string& dir, const std::set<std::string>& rings) 
   return found;
 }
 
-// Those of the page's ranks that run, and whether they have dumped it.
+// The living ranks of the page: those that have dumped the incident, and those that have not.
 void look_at_rows(const fr::Control& page, const std::set<std::string>& rings,
                   RaisedIncident& out) {
   out.dumped.clear();

@@ -17,8 +17,9 @@ struct RaisedIncident {
   std::vector<int> dumped, silent;  // ranks
 };
 
-// Of each page that a living one of these rings belongs to. One opened a moment ago is joined: on
-// another node the same command may have been faster. Waits until all have dumped, at most `limit`.
+// Raises an incident in each control page that has a living rank among these rings. Joins an
+// incident opened a moment ago: the same command may have been faster on another node. Waits until
+// all ranks have dumped, at most `limit`.
 std::vector<RaisedIncident> raise_incidents(const std::vector<FoundRing>& rings,
                                             std::chrono::milliseconds limit);
 

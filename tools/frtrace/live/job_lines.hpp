@@ -1,4 +1,5 @@
-// job_lines.hpp - a running job over nodes, by the lines that each of them says (commands/lines.hpp).
+// job_lines.hpp - a running job over several nodes, from the lines of each node
+// (commands/lines.hpp).
 #pragma once
 
 #include <map>
@@ -15,7 +16,7 @@ class JobLines {
   // `stuck`: as of RunningJob.
   explicit JobLines(Time stuck) : stuck_(stuck) {}
 
-  // A line of that node; false: it is none.
+  // Reads a line of that node; false: not such a line.
   bool add(const std::string& node, std::string_view line);
   JobNow look(Time now);
 

@@ -18,8 +18,8 @@ namespace frtrace {
 
 namespace {
 
-// Who has the file open, by /proc: links are read there and not followed, for what they lead to may
-// lie on a file system that hangs.
+// The processes that have the file open, by /proc. Its links are read but not followed: their
+// targets may lie on a file system that hangs.
 std::string holders_of(const std::string& real) {
   if (real.empty()) {
     return {};
@@ -99,7 +99,7 @@ std::string state_of(const std::string& path, Time process_start) {
   std::string out = fmt::format("it still exists, made {} ago",
                                 duration_text(static_cast<double>(now - file.made) / 1e9));
   const std::string holders = holders_of(file.real_path);
-  // Whoever made it before this run began is not of this run; torch keeps it open while it builds.
+  // A lock made before this run is not of this run; torch keeps its lock open while it builds.
   const bool before = process_start != 0 && file.made < process_start;
   out += before ? ", before this process began" : "";
   out += holders.empty() ? "" : ", " + holders;

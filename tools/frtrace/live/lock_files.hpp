@@ -1,5 +1,5 @@
-// lock_files.hpp - what this machine's file system and /proc say of the lock files in a verdict.
-// Called after the verdict is made: it adds to the words and changes no answer.
+// lock_files.hpp - state of the lock files in a verdict, from this machine's file system and /proc.
+// Called after the verdict is made: it adds to the report's text and changes no answer.
 #pragma once
 
 #include "report/stacks_tree.hpp"

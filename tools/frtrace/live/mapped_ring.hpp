@@ -1,5 +1,5 @@
-// mapped_ring.hpp - the rings of this node, mapped for reading only. Their processes may write to them,
-// end, or remove them meanwhile.
+// mapped_ring.hpp - the rings of this node, mapped for reading only. Their processes may write to
+// them, end, or remove them meanwhile.
 #pragma once
 
 #include <functional>
@@ -39,8 +39,8 @@ void for_each_ring(const std::string& directory, const TakesRing& take,
 // A text of a ring's header: NUL-terminated, unless it fills its field.
 std::string fixed(const char* text, std::size_t most);
 
-// Whether the ring's process lives. One of another pid namespace cannot be looked up and counts as
-// long as its watchdog has given a sign, for so many ns. now: unix time, ns.
+// Whether the ring's process lives. A process of another pid namespace cannot be looked up: it
+// counts as alive if its watchdog gave a sign in the last `sign` ns. now: unix time, ns.
 bool lives(const fr::Header&, Time now, Time sign = 60 * kSecond);
 
 }  // namespace frtrace

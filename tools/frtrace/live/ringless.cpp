@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The rank as which a process of that job was started; -1: it is none of the job's, or another user's.
+// The rank as which a process was started; -1: not of this job, or of another user.
 Rank started_as(const fs::path& process, const std::string& job) {
   const auto variables = environment_in(whole_file(process / "environ").value_or(""));
   const auto lookup = [&](const char* name) -> const char* {
@@ -31,7 +31,7 @@ Rank started_as(const fs::path& process, const std::string& job) {
   return rank >= 0 && fr::read_options(lookup).job == job ? rank : -1;
 }
 
-// Of the ranks asked for, the process that came first: workers of a rank have its environment, too.
+// The process with the lowest pid for each of the ranks: workers of a rank share its environment.
 std::map<Rank, int> processes_of(const std::string& job, const std::vector<Rank>& ranks) {
   std::map<Rank, int> out;
   std::error_code ec;

@@ -1,6 +1,6 @@
-// ringless.hpp - processes of this machine that were started as a rank of a job and have no ring, because
-// they have not come to their first group or run without fr. Called after the verdict is made: it adds
-// to the words and changes no answer.
+// ringless.hpp - processes of this machine that were started as a rank of a job and have no ring,
+// because they have not made their first group or run without fr. Called after the verdict is made:
+// it adds to the report's text and changes no answer.
 #pragma once
 
 #include "words/report.hpp"

@@ -22,7 +22,7 @@ double seconds_to(Time from, Time now) {
   return static_cast<double>(std::max<Time>(now - from, 0)) * 1e-9;
 }
 
-// Newest first, until `wanted` says yes.
+// Finds the newest record for which `wanted` is true; false: none.
 template <class Wanted>
 bool newest(const fr::View& view, fr::RecordCopy& r, Wanted&& wanted) {
   const std::uint64_t head = fr::get(view.header().head), slots = view.n_slots();
@@ -68,7 +68,7 @@ std::map<std::string, std::size_t> jobs_here(const std::string& shm_dir, Time no
 void RunningJob::find_rings(Time now) {
   std::set<std::pair<int, std::uint64_t>> found;
   const std::string dir = ring_directory(shm_dir_);
-  // What is mapped stays so: to map 1,024 rings anew takes longer than all the rest.
+  // Mapped rings are kept: mapping 1,024 rings again takes longer than everything else.
   std::map<std::string, std::pair<int, std::uint64_t>> known;
   for (const auto& [key, ring] : rings_) {
     known.emplace(ring.path, key);
@@ -150,7 +150,7 @@ void Steps::tell(JobNow& out, Time now) {
     return;
   }
   if (!steps_.empty() && *out.first_step < steps_.back().second) {
-    steps_.clear();  // it counts anew
+    steps_.clear();  // the job counts steps from the start again
   }
   steps_.emplace_back(now, *out.first_step);
   while (now - steps_.front().first > kStepsOver) {
@@ -228,7 +228,7 @@ void sort_ranks(std::vector<RankNow>& ranks) {
   });
 }
 
-// One group of the label: who is first, who is last.
+// Adds one group of the label: its first and last member, and the members behind.
 void RunningJob::tell_group(GroupNow& of, const std::vector<Member>& members, Time now,
                             std::map<const Ring*, RankNow>& late) {
   const auto row = [](const Member& m) -> const fr::GroupRow& {
@@ -282,7 +282,7 @@ void RunningJob::tell_ranks(JobNow& out, const std::map<const Ring*, RankNow>& l
   for (const auto& [key, ring] : rings_) {
     const auto at = late.find(&ring);
     if (ring.alive && (at == late.end() || !out.stuck)) {
-      continue;  // while all moves somebody is always behind
+      continue;  // in a job that runs some rank is always behind
     }
     RankNow r = at == late.end() ? RankNow{} : at->second;
     const fr::Header& h = ring.header();

@@ -1,5 +1,5 @@
-// running_job.hpp - a running job, by the rings of its ranks on this node: how far each group and each
-// rank is at the moment. It reads counters and a few records; the ranks notice nothing.
+// running_job.hpp - a running job, by the rings of its ranks on this node: the progress of each
+// group and each rank. It reads counters and a few records; the ranks are not disturbed.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@
 
 namespace frtrace {
 
-// All groups of one description, by the ranks of this node.
+// All groups with one description, by the ranks of this node.
 struct GroupNow {
-  std::string label;        // description, else name
-  std::size_t groups = 0;   // of that description
-  std::size_t ranks = 0;    // memberships
-  std::uint64_t front = 0;  // highest number of a collective
-  std::string at;           // the operation there: "all_reduce #45"
-  std::uint64_t lag = 0;  // collectives by which the last member of one of them is behind its first
-  std::vector<Rank> behind;       // the members that are that far behind
-  std::size_t in_flight = 0;      // memberships with an operation in flight
-  std::optional<double> per_s;    // operations a second of a member; none at the first look
-  std::optional<double> still_s;  // since a member last issued or ended one; none: nobody ever did
+  std::string label;            // description, else name
+  std::size_t groups = 0;       // of that description
+  std::size_t ranks = 0;        // memberships
+  std::uint64_t front = 0;      // highest number of a collective
+  std::string at;               // the operation at `front`: "all_reduce #45"
+  std::uint64_t lag = 0;        // collectives from the last to the first member of a group, at most
+  std::vector<Rank> behind;     // the members that are that far behind
+  std::size_t in_flight = 0;    // memberships with an operation in flight
+  std::optional<double> per_s;  // operations a second of a member; none at the first look
+  std::optional<double> still_s;  // since a member last issued or completed one; nullopt: never
 };
 
 struct RankNow {
-  Rank rank = -1;  // -1: it does not know it yet
+  Rank rank = -1;  // -1: not known yet
   int pid = 0;
   bool alive = false;
   std::optional<std::int64_t> step;
-  std::string group;      // where it is behind most
-  std::uint64_t lag = 0;  // there
-  std::string last;       // operation that it issued last; "" none is kept
-  double last_s = 0;      // since then
+  std::string group;      // in which it is farthest behind
+  std::uint64_t lag = 0;  // in `group`
+  std::string last;       // operation issued last; "": not kept
+  double last_s = 0;      // since `last`
 };
 
 struct JobNow {
@@ -48,13 +48,13 @@ struct JobNow {
   std::size_t ranks = 0, alive = 0, expected = 0;  // of this node
   double up_s = 0;                                 // since its first rank here was started
   std::optional<std::int64_t> first_step, last_step;
-  std::optional<double> steps_per_min;  // of the rank that has made fewest
-  std::vector<GroupNow> groups;         // those that stand still with work in flight first
-  std::vector<RankNow> behind;          // dead ones first, then by how far
-  bool stuck = false;  // something in flight, and nothing moved for as long as is worth a warning
+  std::optional<double> steps_per_min;  // of the slowest rank
+  std::vector<GroupNow> groups;         // stalled groups with work in flight first
+  std::vector<RankNow> behind;          // dead ranks first, then by lag
+  bool stuck = false;                   // operations in flight, none moved for the `stuck` time
 };
 
-// Steps of the last minute.
+// Counts the steps of the last minute.
 class Steps {
  public:
   void tell(JobNow&, Time now);  // from first_step
@@ -63,7 +63,8 @@ class Steps {
   std::deque<std::pair<Time, std::int64_t>> steps_;
 };
 
-// How many a second of a member; issued: by all members, of all groups of the label.
+// Computes the operations per second of a member. issued: by all members of all groups of the
+// label.
 void finish_group(GroupNow&, std::map<std::string, std::pair<Time, double>>& issued_before,
                   double issued, Time now);
 bool is_stuck(const GroupNow&, Time stuck);
@@ -72,14 +73,14 @@ void sort_ranks(std::vector<RankNow>&);
 
 class RunningJob {
  public:
-  // `stuck`: how long nothing may move, ns.
+  // `stuck`: time in ns without progress after which the job counts as stuck.
   RunningJob(std::string shm_dir, std::string job, Time stuck)
       : shm_dir_(std::move(shm_dir)), job_(std::move(job)), stuck_(stuck) {}
 
   JobNow look(Time now);                                     // unix time, ns
   std::vector<std::string> rings() const;                    // paths, of the last attempt
-  const std::string& dump_dir() const { return dump_dir_; }  // of a rank, "" never seen one
-  Time started() const { return started_; }                  // its first rank here, unix time
+  const std::string& dump_dir() const { return dump_dir_; }  // of a rank; "": none seen yet
+  Time started() const { return started_; }  // start of its first rank here, unix time
 
  private:
   struct Ring {

@@ -53,7 +53,7 @@ std::string step_line(const JobNow& j) {
   return j.steps_per_min ? out + fmt::format(", {} a minute", rate_text(*j.steps_per_min)) : out;
 }
 
-// Of the columns the last takes what is left.
+// Widths of the first columns; the last column takes the rest of the line.
 struct Widths {
   std::size_t group, at;
   explicit Widths(std::size_t width)

@@ -15,7 +15,7 @@ struct ScreenStyle {
   std::string node, time;  // host name, time of day
 };
 
-// verdict: lines of the verdict so far, "" none yet.
+// verdict: the verdict so far, "": none yet.
 std::vector<std::string> screen_lines(const JobNow&, const std::string& verdict,
                                       const ScreenStyle&);
 

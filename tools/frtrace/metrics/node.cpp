@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kMostGroups = 20, kMostOps = 8, kMostPairs = 100, kMostRanks = 32;
 constexpr std::size_t kMostOpen = 4096, kMostArrivals = 4096;
-constexpr Time kLate = 10'000'000;        // behind all others of the node
-constexpr Time kMourned = 600 * kSecond;  // how long a job without a living rank is told of
+constexpr Time kLate = 10'000'000;        // after all other ranks of the node
+constexpr Time kMourned = 600 * kSecond;  // a job without a living rank is reported for so long
 
 bool is_operation(std::uint16_t kind) {
   return kind == FR_COLLECTIVE || kind == FR_SEND || kind == FR_RECV;
@@ -41,8 +41,8 @@ NodeMetrics::NodeMetrics(std::string shm_dir, std::string node, Time stuck, Judg
       stuck_(stuck),
       judge_(std::move(judge)) {}
 
-// Rings come, go, and are left behind by processes that were killed; those of another pid namespace
-// cannot be looked up and count as long as their watchdog has given a sign.
+// Maps new rings and drops removed ones. A killed process leaves its ring behind; a process of
+// another pid namespace cannot be looked up and counts as alive while its watchdog gives signs.
 void NodeMetrics::find_rings() {
   std::set<std::pair<int, std::uint64_t>> found;
   const std::string dir = ring_directory(shm_dir_);
@@ -85,7 +85,8 @@ std::string NodeMetrics::op_label(std::string_view op) {
   return label;
 }
 
-// The last of a node's ranks, where it comes long after all others. One clock: no skew.
+// Counts the last of a node's ranks if it arrives long after all others. All use one clock: no
+// skew.
 void NodeMetrics::arrived(Ring& ring, Job& job, const fr::RecordCopy& r, Time time) {
   const fr::View& view = ring.mapped->view();
   const fr::GroupRow* row = view.group(r.payload.group);
@@ -103,7 +104,7 @@ void NodeMetrics::arrived(Ring& ring, Job& job, const fr::RecordCopy& r, Time ti
     return;
   }
   if (arrivals_.size() >= kMostArrivals) {
-    arrivals_.clear();  // of ranks that went away
+    arrivals_.clear();  // incomplete: some ranks are gone
   }
   const std::tuple key{ring.job, name, instance, r.payload.seq};
   Arrivals& a = arrivals_[key];
@@ -168,7 +169,7 @@ void NodeMetrics::read_records(Ring& ring, Job& job, const fr::TickClock& clock)
   for (; ring.next < head; ++ring.next) {
     if (view.read(slot(ring.next), r) != fr::Slot::kWhole || r.ticket != ring.next) {
       if (head - ring.next < 64 && ring.alive) {
-        return;  // being written: the next look has it
+        return;  // being written; the next look reads it
       }
       continue;
     }
@@ -287,7 +288,7 @@ void NodeMetrics::tell(MetricsText& out, const std::string& name, const std::vec
           std::max(expected, static_cast<int>(rings.size())));
   Job& totals = jobs_[name];
   totals.incidents = std::max(totals.incidents, incidents);
-  // Ranks wait together: the one that has most of them has had all.
+  // Ranks wait together, so the maximum over the ranks counts each false alarm once.
   for (const Ring* r : rings) {
     const fr::Header& own = r->header();
     totals.false_warnings =
@@ -410,7 +411,7 @@ void NodeMetrics::tell_verdict(MetricsText& out, const Labels& job, const std::v
   if (!stuck) {
     return;
   }
-  // Ranks of other nodes are not to be seen from here: what they do is not guessed.
+  // Ranks of other nodes cannot be seen from here; without them the verdict is undecided.
   const bool all_here = world != 0 && static_cast<std::size_t>(world) <= rings.size();
   const std::string kind = all_here ? judge_(paths) : "undecided";
   if (kind != "ok") {

@@ -1,5 +1,4 @@
-// node.hpp - what the rings of this node say, in numbers that go on counting from one look to the
-// next.
+// node.hpp - metrics from the rings of this node; counters continue from one look to the next.
 #pragma once
 
 #include <array>
@@ -24,7 +23,7 @@ class NodeMetrics {
   // The verdict on the rings of one job: its kind.
   using Judge = std::function<std::string(const std::vector<std::string>& rings)>;
 
-  // `stuck`: what is in flight for longer is judged.
+  // `stuck`: operations in flight for longer than this are judged.
   NodeMetrics(std::string shm_dir, std::string node, Time stuck, Judge judge);
   std::string look(Time now);
 
@@ -37,7 +36,7 @@ class NodeMetrics {
   struct Count {
     double operations = 0, bytes = 0;
   };
-  // Totals of a job on this node; they outlive its ranks, so that a restart goes on from them.
+  // Totals of a job on this node; they outlive its ranks, so that a restart continues them.
   struct Job {
     std::map<std::pair<std::string, std::string>, Count> counts;  // group, op
     std::map<std::string, Histogram> waits;                       // by group
@@ -47,7 +46,7 @@ class NodeMetrics {
     double false_warnings = 0, false_dumps = 0;
     Time last_life = 0;
   };
-  // What has been read of one ring.
+  // Reading state of one ring.
   struct Ring {
     std::string path, job;
     std::unique_ptr<MappedRing> mapped;

@@ -28,7 +28,7 @@ void write_all(int fd, const void* data, std::size_t n) {
       continue;
     }
     if (done <= 0) {
-      ::_exit(1);  // nobody listens any more
+      ::_exit(1);  // the reader is gone
     }
     at += done;
     n -= static_cast<std::size_t>(done);

@@ -1,5 +1,5 @@
-// bounded.hpp - looking at files by path: on a server that is gone open() and stat() never come
-// back, and not even SIGKILL ends who called them. A hung thing must not hang what explains it.
+// bounded.hpp - access to files by path, in a child process: if the file server is gone, open() and
+// stat() never return, and not even SIGKILL ends the caller. A hang must not hang its diagnosis.
 #pragma once
 
 #include <chrono>
@@ -14,21 +14,21 @@ namespace frtrace {
 using Say = std::function<void(std::string_view)>;
 inline constexpr std::chrono::milliseconds kPatience{3000};
 
-// Runs `work` in a child process; `heard` gets, in order, what it says. False: nothing was heard
-// for so long, or all took so long, that it was given up; the child is left to the kernel.
+// Runs `work` in a child process; `heard` gets its messages in order. False: a time limit, between
+// messages or in total, ran out; the child is then left to the kernel.
 bool in_child(const std::function<void(const Say&)>& work, const Say& heard,
               std::chrono::milliseconds patience = kPatience,
               std::chrono::milliseconds longest = std::chrono::hours(24));
 
 struct Output {
   std::string text;    // of stdout and stderr
-  bool ended = false;  // else it was given up
-  int status = 127;    // of exit(); 127: it could not be started
+  bool ended = false;  // false: abandoned
+  int status = 127;    // exit status; 127: could not be started
 };
 // Runs a program, found in PATH, without standard input.
 Output output_of(const std::vector<std::string>& argv, std::chrono::milliseconds longest);
 
-// One path that did not answer speaks for all of its file system: they are not tried again.
+// A path that did not answer stands for its whole file system, which is not tried again.
 void give_up_on(std::string_view path);
 bool given_up_on(std::string_view path);
 
