@@ -19,7 +19,8 @@ std::vector<int> shuffled(int n, Random& random) {
   return out;
 }
 
-// New names of the ranks: those of a node stay together, and one that is not full stays the last.
+// New numbers of the ranks: the ranks of a node stay together, and a node that is not full stays
+// last.
 std::vector<int> new_ranks(const Job& job, Random& random) {
   const int full = job.world / job.ranks_per_node;
   const std::vector<int> nodes = shuffled(full, random);
@@ -78,7 +79,7 @@ class Renamer {
     }
     std::sort(ranks.begin(), ranks.end());
   }
-  // New places of the members.
+  // New positions of the members in their groups.
   std::vector<int> rename(Group& g) const {
     const std::vector<int> before = g.ranks;
     rename(g.ranks);
@@ -118,7 +119,7 @@ class Renamer {
   std::vector<std::vector<int>> places_;  // by group
 };
 
-// Names that several groups share stay shared.
+// Groups that share a name still share one afterwards.
 void rename_groups(Job& job, Random& random) {
   std::vector<std::string> names;
   for (std::size_t g = 1; g < job.groups.size(); ++g) {

@@ -1,4 +1,4 @@
-// alter.hpp - the same case told otherwise: what must not change an analyzer's answer.
+// alter.hpp - changes of a case that must not change an analyzer's answer.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace hangsim {
 
-// Ranks, hosts and groups get each other's names.
+// Exchanges the names of ranks, of hosts and of groups.
 void rename_all(Case&, std::uint64_t seed);
-// The clocks of one node, and so the times of its files.
+// Shifts the clock of one node, and so the times of its files.
 void shift_clock(Case&, int node, Ns by);
-// No ring keeps more.
+// Limits each ring to so many records.
 void cut_rings(Case&, int records);
 
 }  // namespace hangsim

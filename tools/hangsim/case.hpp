@@ -24,15 +24,15 @@ struct Answer {
   std::vector<int> ranks;
 };
 
-// What an analyzer of this evidence ought to say. It comes from the fault that was planted.
+// The correct answer to this evidence. It follows from the planted fault.
 struct Truth {
   Answer answer;
   std::vector<Answer> also;                // as right as the answer
-  std::vector<int> faulty;                 // whoever else is named is blamed falsely
-  std::vector<std::pair<int, int>> links;  // of a transport verdict; no others
+  std::vector<int> faulty;                 // every other named rank is blamed falsely
+  std::vector<std::pair<int, int>> links;  // the only pairs that a transport verdict may name
   bool decidable = true;                   // the evidence names the answer
-  std::string lacking;                     // why not
-  std::string why;                         // of the first guilty rank, where it is told
+  std::string lacking;                     // why it is not decidable
+  std::string why;                         // cause at the first guilty rank, if the report tells it
 };
 
 struct Evidence {
@@ -42,16 +42,16 @@ struct Evidence {
   bool frames = true;
   int more_frames = 0;               // below the call site, in every stack
   std::vector<int> lost, truncated;  // ranks
-  int stale = -1;                    // rank whose dump is older than the hang
+  int stale = -1;                    // rank with a dump older than the hang; -1: none
   std::vector<Ns> at;                // per rank, when it was dumped; true time
-  std::vector<Ns> clock;             // per rank, what its clock is off by
-  // fr's only, of NCCL
+  std::vector<Ns> clock;             // per rank, offset of its clock
+  // fr dumps of NCCL jobs only
   int api = 6;  // version of its profiler's interface: below 5 no launches, below 3 no kernels
-  bool nics = false;           // it tells which one a transfer goes over
-  std::vector<int> no_device;  // ranks of which nothing is told
+  bool nics = false;           // it tells the NIC of a transfer
+  std::vector<int> no_device;  // ranks without device data
   std::vector<int> lossy;      // ranks that ran out of rows for transfers
-  // PyTorch's only
-  std::string version = "2.10";       // "list": that of 2023
+  // PyTorch dumps only
+  std::string version = "2.10";       // "list": the format of 2023
   std::vector<std::string> versions;  // per rank, where they differ
   bool only_active = false;
   bool json = false;
@@ -72,12 +72,12 @@ struct DeviceError {
   std::string name, text;
 };
 
-// Of a job that is slow: who makes it so.
+// The ranks that make a job slow, and how.
 struct Slow {
   std::vector<int> ranks = {};
   std::string cause = "host", pattern = "always";
   int since = 1;  // step
-  // Per rank, of each of its groups the number of the first operation since then.
+  // Per rank: (group, sequence number of the first operation in or after step `since`).
   std::vector<std::vector<std::pair<int, std::uint64_t>>> first = {};
 };
 
@@ -86,18 +86,18 @@ struct Case {
   std::uint64_t seed = 0;
   Job job;
   Run run;
-  std::vector<int> plays;  // whose run stands for each rank's; empty: its own
+  std::vector<int> plays;  // rank -> simulated rank that stands for it; empty: itself
   std::string fault;       // in words
   int fault_step = 0;
   std::vector<DeviceError> errors;
   bool wide = false;      // of the widely drawn jobs
   bool held_out = false;  // of a kind of job that no rule knows
-  bool below = false;     // the fault is below the host: no PyTorch dumps, they do not tell of it
+  bool below = false;     // the fault is below the host; PyTorch dumps do not show it, so none
   Evidence fr, torch;
   std::optional<Slow> slow;
   std::vector<int> renamed;  // rank -> its new name
   int attempt = 0;
-  std::shared_ptr<Case> earlier;  // the attempt before, whose files are still there
+  std::shared_ptr<Case> earlier;  // the attempt before; its files still exist
   Truth fr_truth, torch_truth;
 
   const RankRun& run_of(int rank) const {
@@ -115,17 +115,17 @@ const std::vector<Class>& classes_below();
 const std::vector<Class>& classes_wide();
 const std::vector<Class>& classes_slow();
 
-// cls empty: any, of those below the host if `below`. world 0, kind empty: by seed. No rank keeps
-// more than `ring` records.
+// cls empty: any class, with `below` one of faults below the host. world 0, kind empty: drawn by
+// seed. No rank keeps more than `ring` records.
 Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
                bool below = false, int ring = INT_MAX);
 
-// Of the widely drawn jobs, in a space of seeds of its own.
-// faults: no more than so many of those that its class plants.
+// A case of a widely drawn job, with its own space of seeds.
+// faults: the maximum number of planted faults.
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
                     Half half, int faults = INT_MAX, int ring = INT_MAX);
 
-// Of jobs in which nothing is stuck.
+// A case of a slow job, in which nothing is stuck.
 Case make_slow_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world);
 
 // One operation as a recorder shows it at some moment.
@@ -134,16 +134,17 @@ struct Seen {
   std::uint64_t ticket;  // from 0, over all operations of the rank
   bool started, done;
 };
-// All that the rank had issued by then, by age. Of a batch its members; with_batches: and itself.
+// All operations that the rank had issued at that time, oldest first. A batch is listed by its
+// members; with_batches: followed by the batch itself.
 std::vector<Seen> seen(const RankRun&, Ns at, bool timing, bool with_batches);
 
 inline constexpr Ns kEpoch = 1'760'000'000 * kSecond;  // when the job began
 
 class DeviceView;
 
-// The rank wrote one itself, or somebody alive on its node wrote what it left.
+// The rank wrote a dump itself, or a living rank of its node dumped its ring.
 bool leaves_fr_dump(const Case&, int rank);
-// The ranks from first to last, without last.
+// Writes the dumps of the ranks [first, last).
 void write_fr(const Case&, const DeviceView&, const std::filesystem::path& dir, int first,
               int last);
 void write_torch(const Case&, const std::filesystem::path& dir, int first, int last);

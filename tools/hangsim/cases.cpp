@@ -1,4 +1,4 @@
-// Cases: a job, a fault in it, what of it is kept, and what that tells.
+// Cases: a job, a fault in it, the evidence that is kept, and the answer that it decides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool Evidence::has_status(const std::string& version) {
 
 namespace {
 
-// Classes that are told the same way when the CPU does the work.
+// Classes that show the same evidence on the CPU (gloo).
 bool gloo_too(const std::string& cls) {
   static constexpr const char* kToo[] = {"missing",   "skip",      "extra",        "branch",
                                          "in_flight", "no_file",   "straggler",    "circle",
@@ -26,7 +26,7 @@ bool gloo_too(const std::string& cls) {
   return std::find(std::begin(kToo), std::end(kToo), cls) != std::end(kToo);
 }
 
-// Groups of one name, that only the lists of their members tell apart.
+// Groups that share a name; only their member lists tell them apart.
 bool same_names(const Job& job) {
   return std::any_of(job.groups.begin(), job.groups.end(), [&](const Group& a) {
     return std::any_of(job.groups.begin(), job.groups.end(),
@@ -66,7 +66,7 @@ void choose_evidence(Case& c, Random& random, bool runs) {
   }
   const Ns middle = last * random.between(30, 60) / 100;
   const bool apart = random.chance(40);
-  // Of a job that runs, all dumps are taken before it ends.
+  // All dumps of a running job are taken before it ends.
   const Ns widest = runs ? std::min(3 * kSecond, last / 4) : 3 * kSecond;
   for (Evidence* e : {&c.fr, &c.torch}) {
     const bool torch = e == &c.torch;
@@ -105,7 +105,8 @@ void choose_evidence(Case& c, Random& random, bool runs) {
   }
   c.torch.only_active = random.chance(12);
   c.torch.json = random.chance(6);
-  c.torch.copied = !runs && random.chance(50);  // else nothing tells a hang from a young wait
+  c.torch.copied =
+      !runs && random.chance(50);  // the time of a copy cannot tell a hang from a short wait
   static const std::vector<std::string> kPrefixes = {"nccl_trace_rank_", "trace_", "job7_dump_",
                                                      "fr_rank"};
   if (random.chance(25)) {
@@ -119,7 +120,7 @@ void choose_evidence(Case& c, Random& random, bool runs) {
   }
 }
 
-// Records that reach back to that step, on the rank that has most.
+// Number of records from that step on, the maximum over the ranks.
 int since(const Case& c, int step) {
   std::ptrdiff_t most = 0;
   for (const RankRun& r : c.run.ranks) {
@@ -135,7 +136,7 @@ bool has_in_flight(const Case& c, int rank) {
                                    [](const Issued& i) { return i.done == kNever; });
 }
 
-// Somebody has issued an operation to which that rank has not come.
+// Some other rank has issued an operation that this rank has not issued yet.
 bool is_waited_for(const Case& c, int rank) {
   std::map<int, std::uint64_t> collectives;
   std::map<std::tuple<int, int, What>, std::uint64_t> lanes;
@@ -173,8 +174,8 @@ void settle_two_faults(const Case& c, Plan& plan) {
     const RankRun& run = c.run.ranks[static_cast<std::size_t>(r)];
     return run.hung_in == nullptr && !run.own_fault;
   });
-  // Of one for which nobody waits yet the evidence says little; one with something in flight
-  // looks like those who wait.
+  // The evidence says little about a rank that no rank waits for yet; a rank with an operation in
+  // flight looks like a waiting rank.
   const std::vector<int> both = plan.ranks;
   std::erase_if(plan.ranks, [&](int r) { return !is_waited_for(c, r); });
   if (plan.ranks.size() < both.size()) {
@@ -192,7 +193,7 @@ void settle_two_faults(const Case& c, Plan& plan) {
   }
 }
 
-// What one kind of evidence tells of a case.
+// Builds the truth for one kind of evidence of a case.
 class TruthBuilder {
  public:
   TruthBuilder(const Case& c, const Plan& plan, const Evidence& e, bool torch)
@@ -260,13 +261,13 @@ class TruthBuilder {
     undecidable("one dump is older than the hang");
     allow("undecided");
     if (torch_ && e_.copied) {
-      // Nothing tells its age.
+      // Nothing shows the age of the stale dump.
       allow("missing", {e_.stale});
     }
   }
 
   void history() {
-    // Where the fault itself leaves no trace, a rank without a file is what all waits end at.
+    // If the fault itself leaves no trace, all waits lead to a rank without a file.
     const bool blind = (plan_.needs_timing && !e_.timing) || (torch_ && plan_.torch_blind) ||
                        plan_.kind == "transport" || plan_.between_two;
     if (blind && !gone_.empty()) {
@@ -388,7 +389,7 @@ Case make_below(const Recipe& recipe, std::uint64_t seed, std::string_view kind,
     try {
       c.job = make_job(job_kind, world > 0 ? world : kWorlds[random.below(13)], random);
     } catch (const std::invalid_argument&) {
-      continue;  // no such job of so many
+      continue;  // this kind of job cannot have so many ranks
     }
     static constexpr int kNodes[] = {1, 1, 2, 4, 8};
     c.job.ranks_per_node = kNodes[random.below(5)];
@@ -485,7 +486,7 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
     }
     c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
     choose_evidence(c, random, runs);
-    cut_rings(c, ring);  // the truth is of what these keep
+    cut_rings(c, ring);  // the truth depends on the records that are kept
     if (c.cls == "no_file") {
       c.fr.lost = c.torch.lost = plan.ranks;
       c.fr.truncated.clear();

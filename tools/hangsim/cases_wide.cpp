@@ -1,4 +1,4 @@
-// Cases over widely drawn jobs: which fault, which job, what of it is kept.
+// Cases of widely drawn jobs: chooses the fault, the job and the evidence that is kept.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace hangsim {
 
 namespace {
 
-// What a run came to, without its times.
+// Hash per rank of the outcome of a run: operations and whether they ended, without times.
 std::vector<std::uint64_t> outcome(const Run& run) {
   std::vector<std::uint64_t> out;
   for (const RankRun& r : run.ranks) {
@@ -26,7 +26,7 @@ std::vector<std::uint64_t> outcome(const Run& run) {
   return out;
 }
 
-// A fault is visible when the run without it comes to something else.
+// A fault is visible if the run without it has another outcome.
 std::vector<bool> visible(const Case& c, const Job& whole, const std::vector<Guilt>& guilts,
                           std::uint64_t seed) {
   std::vector<bool> out(guilts.size(), true);
@@ -39,7 +39,7 @@ std::vector<bool> visible(const Case& c, const Job& whole, const std::vector<Gui
     const auto r = static_cast<std::size_t>(guilts[i].rank);
     job.programs[r] = whole.programs[r];
     std::vector<std::uint64_t> without = outcome(simulate(job, seed));
-    // What is left out or added in one program shows by what becomes of the others.
+    // An operation left out or added on a rank shows in the outcome of the other ranks.
     if (is_of_order(guilts[i].how)) {
       without[r] = with[r];
     }
@@ -58,8 +58,8 @@ Ns end_of_step(const Run& run, int step) {
   return at;
 }
 
-// When the ranks are dumped. Only of a hang may the clocks of nodes be far apart: of what runs,
-// nothing else tells a hang from a young wait.
+// Chooses the times of the dumps. Clocks of nodes may differ much only after a hang: in a running
+// job only the times tell a hang from a short wait.
 void choose_times(Case& c, Random& random) {
   const bool hangs = !c.run.finished;
   const bool ended = c.cls == "finished";
@@ -97,7 +97,7 @@ void choose_torch(Evidence& e, const Case& c, Random& random) {
   if (how < 35) {
     e.version = random.pick(kVersions);
   } else if (how < 50) {
-    // Nodes with other releases.
+    // Some nodes have another release of PyTorch.
     const std::string one = random.pick(kVersions), two = random.pick(kVersions);
     for (int r = 0; r < c.job.world; ++r) {
       e.versions.push_back(c.job.node(r) % 2 == 0 ? one : two);
@@ -178,7 +178,7 @@ std::vector<std::string> kinds_in(Half half) {
   return out;
 }
 
-// False: that fault is not possible in that job, or does no harm.
+// False: the fault is not possible in this job, or does no harm.
 bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int world, Random& random,
               int faults, int ring) {
   try {
@@ -211,7 +211,7 @@ bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int wo
     c.fault += fmt::format("{}rank {}: {}", c.fault.empty() ? "" : "; ", g.rank, g.text);
   }
   choose_evidence(c, fault.guilts, random);
-  cut_rings(c, ring);  // the truth is of what these keep
+  cut_rings(c, ring);  // the truth depends on the records that are kept
   c.fr_truth = runs ? running_truth(c, fault) : wide_truth(c, fault, false);
   c.torch_truth = runs ? running_truth(c, fault) : wide_truth(c, fault, true);
   list_faulty(c.fr_truth, fault.guilts);
@@ -219,7 +219,7 @@ bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int wo
   return true;
 }
 
-// Two hours before, of a job of the same kind, perhaps of more ranks or fewer.
+// Adds an earlier attempt, two hours before: a job of the same kind, maybe of another size.
 void add_earlier(Case& c) {
   static constexpr const char* kClasses[] = {"stuck", "gone", "other_size"};
   Random random(scramble(c.seed, 31));

@@ -90,7 +90,7 @@ const Flow& DeviceView::flow_of(const Issued& issued, const Key& key, Ns at) con
     if (i->op->trouble.kind != Trouble::kNone) {
       s.troubles.push_back(i->op->trouble);
     }
-    if (i->op->broken) {  // of the rank's ways out, whatever they are
+    if (i->op->broken) {  // all data that the rank sends are lost
       for (const Wire& w : wires_of(c_.job, *i->op, key.from, key.to)) {
         if (w.from == static_cast<int>(m) || key.from >= 0) {
           s.troubles.push_back({Trouble::kLost, w.from, w.to, -1, 0});
@@ -204,7 +204,7 @@ bool DeviceView::is_started(int rank, const Issued& issued, Ns at) const {
     const Flow& f = flow_of(issued, key, at);
     return f.wires.empty() || f.channels[static_cast<std::size_t>(me)] > 0;
   }
-  // Only its transfers tell: one has got a buffer from it, or given one.
+  // Only its transfers show it: one has taken a buffer from the kernel, or given it one.
   const int me = group(key.group).position(rank);
   const std::vector<Wire>& wires = flow_of(issued, key, at).wires;
   return std::any_of(wires.begin(), wires.end(), [&](const Wire& w) {

@@ -1,4 +1,4 @@
-// device.hpp - what NCCL tells of the devices of a case at the moment a rank is looked at.
+// device.hpp - NCCL's data about the devices of a case at the moment when a rank is observed.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace hangsim {
 
-// NCCL's communicator: of a group, or (sends and receives by themselves) of two of its members.
+// An NCCL communicator: of a group or, for single sends and receives, of two of its members.
 struct Comm {
   int group = 0, low = -1, high = -1;
   bool is_pair() const { return low >= 0; }
@@ -40,10 +40,10 @@ struct OperationRow {
   std::vector<PhaseRow> phases;
 };
 
-// A transfer that this process carries for another one of its node (PXN).
+// A transfer that this process carries for another rank of its node (PXN).
 struct CarriedRow {
-  int rank = 0;              // whose
-  std::uint64_t ticket = 0;  // of its operation there
+  int rank = 0;              // owner of the transfer
+  std::uint64_t ticket = 0;  // of the owner's operation
   PhaseRow phase;
 };
 
@@ -51,12 +51,12 @@ class DeviceView {
  public:
   explicit DeviceView(const Case&);
 
-  // What has not ended of the rank's operations, with what of earlier ones still moves.
+  // Operations of the rank that have not ended, and earlier ones with transfers that still move.
   std::vector<OperationRow> operations(int rank, Ns at) const;
   std::vector<CarriedRow> carried(int rank, Ns at) const;
-  // NCCL does not tell that the operation of that rank runs, nor that it ends.
+  // NCCL reports neither the start nor the end of the operation on that rank.
   bool is_unseen(int rank, const Op&) const;
-  // As a recorder can know it.
+  // Whether the operation has started, as far as a recorder can tell.
   bool is_started(int rank, const Issued&, Ns at) const;
   std::size_t nodes_of(const Comm&) const;
 
@@ -70,9 +70,9 @@ class DeviceView {
   Key key_of(int rank, const Issued&) const;
   const Issued* find(int rank, const Key&) const;
   Stage stage(int rank, const Key&, Ns at) const;
-  // Among all members, as that rank sees it when it is looked at.
+  // Flow of the operation over all its members, as the observed rank sees it.
   const Flow& flow_of(const Issued&, const Key&, Ns at) const;
-  // When the last member's host, or device, had come to it.
+  // Time of the last launch or start of the operation on any member.
   Ns last_change(const Key&, Ns at) const;
   const Group& group(int g) const { return c_.job.groups[static_cast<std::size_t>(g)]; }
   void transfers(int rank, const Issued&, const Key&, Ns at, std::vector<PhaseRow>& own,
@@ -81,7 +81,7 @@ class DeviceView {
   const Case& c_;
   std::vector<std::map<Key, const Issued*>> issued_;  // per rank
   std::set<Key> troubled_;                            // by any member
-  // What all members ask for: of a large group each answer takes a look at all of them.
+  // Cached, since every member asks for them and each answer looks at all members of the group.
   mutable std::map<std::pair<Key, Ns>, std::unique_ptr<Flow>> flows_;
   mutable std::map<std::pair<Key, Ns>, Ns> last_changes_;
   mutable std::map<Comm, std::size_t> nodes_;

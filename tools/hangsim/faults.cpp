@@ -1,4 +1,4 @@
-// The classes of cases: which fault is planted where.
+// The classes of cases: plants the fault of each class.
 #include "faults.hpp"
 
 #include <fmt/format.h>
@@ -85,7 +85,7 @@ std::optional<Plan> extra(Context& c) {
   });
 }
 
-// Another operation, or the same otherwise, in the slot.
+// Changes an operation: another one, or other arguments, in the same slot.
 std::optional<Plan> change(Context& c, const std::function<bool(const Op&)>& wanted,
                            const std::function<std::string(Op&)>& f) {
   const int r = c.any_rank();
@@ -201,7 +201,7 @@ std::optional<Plan> inversion(Context& c) {
   Plan plan{.kind = "deadlock", .ranks = {r}, .text = c.words(p[b]) + " before " + c.words(p[a])};
   const bool smaller = c.size(p[a]) < c.size(p[b]);
   plan.group = c.group((smaller ? p[a] : p[b]).group).ranks;
-  // What lies between is swapped with them.
+  // Operations between the two then also change places with one of them.
   for (std::size_t i = a + 1; i < b; ++i) {
     if (collective(p[i])) {
       plan.also = {"mismatch", "missing"};
@@ -213,7 +213,7 @@ std::optional<Plan> inversion(Context& c) {
 
 // ---------------------------------------------------------------- point to point
 
-// Everybody of one group sends to its next and only then receives.
+// All members of a group send to the next member and only then receive.
 std::optional<Plan> circle(Context& c) {
   int g = -1;
   for (int tries = 0; tries < 8 && g < 0; ++tries) {
@@ -229,7 +229,7 @@ std::optional<Plan> circle(Context& c) {
   const int site = c.job.site("ring.py", 12, "rotate");
   for (int m = 0; m < n; ++m) {
     const int r = ranks[static_cast<std::size_t>(m)];
-    // Before the step's reduction over all, to which everybody comes.
+    // Insert before the step's reduction over all ranks, which every rank reaches.
     const Program& p = c.program(r);
     int i = -1;
     for (std::size_t k = 0; k < p.size(); ++k) {

@@ -1,5 +1,5 @@
-// faults.hpp - what the classes of cases are made of: a fault is planted in a job, and says of
-// itself who is guilty.
+// faults.hpp - the classes of cases. Each class plants a fault in a job and returns the ranks that
+// are guilty of it.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,23 +16,23 @@ namespace hangsim {
 
 enum class Outcome { kHang, kRuns };
 
-// What a planted fault says of itself.
+// The expected verdict on a planted fault.
 struct Plan {
   std::string kind;        // of the verdict
   std::vector<int> ranks;  // guilty
   std::string text;
-  std::vector<std::string> also = {};     // kinds as right, same ranks
-  std::vector<Answer> alternatives = {};  // as right
+  std::vector<std::string> also = {};     // equally right kinds, same ranks
+  std::vector<Answer> alternatives = {};  // equally right answers
   std::vector<int> group = {};            // members of the operation's group
-  bool needs_history = false;             // nothing but earlier iterations tell who is wrong
-  bool torch_blind = false;               // PyTorch records nothing that tells
+  bool needs_history = false;             // only earlier iterations tell the guilty rank
+  bool torch_blind = false;               // PyTorch records no evidence of it
   bool needs_timing = false;
-  bool between_two = false;  // without a file the other one is as suspect
-  // Of faults below the host.
+  bool between_two = false;  // without its file the other rank is as suspect
+  // For faults below the host.
   std::vector<std::pair<int, int>> links = {};  // ranks between which the network may be blamed
-  std::vector<int> suspects = {};               // who may be named, too
-  bool undecided = false;                       // the evidence does not name it at its best
-  bool kernels_tell = false;                    // nothing but kernel channels tell
+  std::vector<int> suspects = {};               // ranks that may be named, too
+  bool undecided = false;                       // even complete evidence does not name it
+  bool kernels_tell = false;                    // only kernel channels show it
 };
 
 struct Context {
@@ -45,7 +45,7 @@ struct Context {
   int size(const Op& op) const { return static_cast<int>(group(op.group).ranks.size()); }
   int any_rank() { return random.below(job.world); }
 
-  // An operation of that rank in the fault's step, -1: none such.
+  // Index of such an operation of the rank in the fault's step; -1: none.
   int find(int rank, const std::function<bool(const Op&)>& wanted) {
     std::vector<int> found;
     const Program& p = program(rank);
@@ -56,7 +56,7 @@ struct Context {
     }
     return found.empty() ? -1 : random.pick(found);
   }
-  // What make(rank, i) plants at such an operation of some rank; nothing where that has none.
+  // Plants a fault by make(rank, i) at such an operation of a random rank; nullopt: it has none.
   template <class Make>
   std::optional<Plan> at_some(const std::function<bool(const Op&)>& wanted, Make make) {
     const int r = any_rank();
@@ -85,10 +85,10 @@ const std::vector<Recipe>& recipes();
 // Faults below the host: devices, the network, asynchronous errors.
 const std::vector<Recipe>& recipes_below();
 Truth truth_below(const Case&, const Plan&);
-// Evidence of such a case, with the holes that its class is about.
+// Chooses the evidence of such a case, with the gaps that its class defines.
 void choose_evidence_below(Case&, const Plan&, Random&);
 
-Op plain(What);  // that communicates nothing
+Op plain(What);  // an operation without communication
 
 inline bool collective(const Op& op) {
   return op.what == What::kCollective;

@@ -1,5 +1,5 @@
-// Faults below the host: what a device, NCCL's network thread or the network does not do, and
-// asynchronous errors; with whole evidence, and with the holes that there are in practice.
+// Faults below the host: in a device, in NCCL's network thread or in the network, and asynchronous
+// errors; with complete evidence, and with the gaps that occur in practice.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -38,7 +38,7 @@ std::optional<Plan> launch(Context& c) {
   });
 }
 
-// A collective of a rank, of which something goes wrong at one member.
+// Plants a trouble at one member of a collective.
 std::optional<Plan> at_member(Context& c, Trouble::Kind kind) {
   return c.at_some([&](const Op& op) { return collective(op) && c.size(op) > 1; },
                    [&](int r, int i) {
@@ -69,8 +69,8 @@ std::optional<Plan> kernel(Context& c) {
   auto p = at_member(c, Trouble::kKernel);
   if (p) {
     p->text = "its kernel stands in " + p->text;
-    // One that it reaches without the network may be what it waits for; in a tree of two each waits
-    // for what the other gives.
+    // The kernel may wait for a rank that it reaches without the network; in a tree of two ranks
+    // each waits for the other's data.
     p->undecided = c.job.ranks_per_node > 1 || c.job.fabric.trees;
     p->kernels_tell = true;
   }
@@ -87,7 +87,7 @@ std::optional<Plan> net_thread(Context& c) {
     for (int other = 0; other < c.job.world; ++other) {
       p->links.emplace_back(r, other);
       p->links.emplace_back(other, r);
-      // What it carries for others of its node.
+      // Transfers that it carries for other ranks of its node.
       for (int beside = 0; c.job.fabric.pxn && beside < c.job.world; ++beside) {
         if (c.job.node(beside) == c.job.node(r) && c.job.node(other) != c.job.node(r)) {
           p->links.emplace_back(beside, other);
@@ -193,7 +193,7 @@ std::optional<Plan> any(Context& c) {
   return kAll[c.random.below(10)](c);
 }
 
-// A healthy rank's host is slower than the others': it waits for its device where they go on.
+// Healthy ranks behind the others: their hosts wait for the device where other hosts go on.
 std::optional<Plan> behind(Context& c) {
   auto p = any(c);
   for (int n = p ? c.random.between(1, 3) : 0; n > 0; --n) {

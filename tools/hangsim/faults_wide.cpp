@@ -59,7 +59,7 @@ Guilts stuck(Context& c) {
   return {g};
 }
 
-// Hosts that stop for reasons of their own, at other points than the first.
+// Several hosts that stop independently, at different points.
 Guilts stuck_apart(Context& c) {
   Guilts out;
   const int n = c.random.between(2, 3);
@@ -105,7 +105,7 @@ Guilts extra(Context& c) {
     return {};
   }
   Op op = c.at(at->rank, at->i);
-  const bool same = c.random.chance(30);  // as by one iteration more
+  const bool same = c.random.chance(30);  // as if the loop ran one iteration more
   Guilt g = guilt(c, Guilt::kAdded, at->rank, at->i);
   if (!same) {
     op.name = "all_reduce";
@@ -319,7 +319,7 @@ Guilts lone_send(Context& c) {
   return {g};
 }
 
-// Everybody of one group sends to its next and only then receives.
+// All members of a group send to the next member and only then receive.
 Guilts circle(Context& c) {
   const auto at = somewhere(c, exchange);
   if (!at) {
@@ -411,7 +411,7 @@ Guilts two_faults(Context& c) {
   return out;
 }
 
-// Its process exists and answers nothing: what it had in flight may end, nothing more comes.
+// The process exists but is stopped: operations in flight may end, no others follow.
 Guilts frozen(Context& c) {
   const auto at = somewhere(c, communicates);
   if (!at) {
@@ -440,7 +440,7 @@ Guilts nothing(Context&) {
   return {};
 }
 
-// A stall, long over when the dumps are taken.
+// A stall that is over long before the dumps are taken.
 Guilts stall(Context& c) {
   const int r = c.any_rank();
   const int i = c.find(r, communicates);

@@ -1,4 +1,4 @@
-// host.hpp - writes what the hosts of a job do: groups, and the program of each rank.
+// host.hpp - builds groups, and the program of each rank.
 #pragma once
 
 #include <fmt/format.h>

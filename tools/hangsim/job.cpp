@@ -48,7 +48,7 @@ int Job::site(const std::string& file, int line, const std::string& function) {
 
 namespace {
 
-// What differs from run to run of one kind of job.
+// Parameters that differ between runs of one kind of job.
 struct Style {
   Ns compute;          // of one layer or micro-batch
   bool equal_buckets;  // then a shifted sequence shows late

@@ -1,4 +1,4 @@
-// job.hpp - what a training job is made of: ranks, their groups, and the program each host runs.
+// job.hpp - a training job: ranks, their groups, and the program of each host.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ enum class What : std::uint8_t {
   kWait,         // work.wait()
   kSync,         // the host waits for the device: loss.item()
   kStep,         // a new iteration
-  kHang,         // the host is elsewhere, for ever
-  kStuckKernel,  // the device is
+  kHang,         // the host never comes back
+  kStuckKernel,  // a kernel never ends
   kExit
 };
 
@@ -48,21 +48,21 @@ enum class ExitHow : std::uint8_t { kClean, kException, kKilled };
 // How far the host gets with an operation that it issues.
 enum class Launch : std::uint8_t { kGoes, kNotBegun, kInside };
 
-// What goes wrong in one operation below the host. Members are places in its group.
+// A fault of one operation below the host. Members are positions in its group.
 struct Trouble {
   enum Kind : std::uint8_t {
     kNone,
-    kLost,     // what `from` gives does not arrive at `to`
+    kLost,     // data of `from` do not arrive at `to`
     kCredit,   // `from` does not learn of the buffers of `to`
-    kFlush,    // what arrived at `to` never gets from its card to its device
-    kThread,   // the network thread of `from` stands
+    kFlush,    // data that arrived at `to` never get from its NIC to its device
+    kThread,   // the network thread of `from` is stuck
     kChannel,  // a channel of the kernel of `from` never runs
-    kKernel    // it runs, and does nothing any more
+    kKernel    // the kernel of `from` runs but makes no progress
   };
   Kind kind = kNone;
   int from = -1, to = -1;
   int channel = -1;  // -1: all
-  int step = 0;      // from here on
+  int step = 0;      // the fault begins at this step of the transfer
 };
 
 // How NCCL connects the ranks.
@@ -79,12 +79,12 @@ struct Op {
   bool async = false;
   bool broken = false;  // starts, never finishes
   bool lags = false;    // the others finish it, this rank does not
-  int mark = 0;         // of what was planted
+  int mark = 0;         // number of the planted change
   Launch launch = Launch::kGoes;
   Trouble trouble;
-  bool stopped = false;  // of kHang: by SIGSTOP, the process does nothing any more
+  bool stopped = false;  // kHang by SIGSTOP: the whole process stops
   int group = 0;
-  int peer = -1;  // within the group: of a send or receive; root of a collective
+  int peer = -1;  // position in the group: peer of a send or receive, root of a collective
   int site = 0;
   int handle = -1;
   int step = 0;
@@ -116,9 +116,9 @@ struct Job {
   bool batched_p2p = true;
   int queue_limit = 256;         // operations in flight at which a host waits
   std::int64_t eager_bytes = 0;  // sends up to here end without a receiver
-  bool early_end = false;        // of a mismatch, who has less to do ends by itself
+  bool early_end = false;        // on a size mismatch the smaller operations end
   bool launcher_kills = false;   // the launcher ends all ranks after the first has failed
-  bool full_in_launch = false;   // a host with too much in flight waits in the launch of one more
+  bool full_in_launch = false;   // a host at the queue limit waits inside the next launch
   Fabric fabric;
   std::vector<Group> groups;
   std::vector<Site> sites;
@@ -132,7 +132,7 @@ std::vector<std::string> job_kinds();
 // world 0: a random small one; steps 0: a few.
 Job make_job(std::string_view kind, int world, Random&, int steps = 0);
 
-// Kinds with widely drawn parameters. Of those held out no rule of an analyzer may know.
+// Kinds with widely drawn parameters. No rule of an analyzer may be written for the held-out kinds.
 enum class Half : std::uint8_t { kKnown, kHeldOut, kAll };
 std::vector<std::string> wide_job_kinds(Half);
 bool is_held_out(std::string_view kind);

@@ -1,5 +1,5 @@
-// Kinds of jobs with widely drawn parameters, in two halves: for those of the one analyzers may have
-// rules, those of the other are held out.
+// Kinds of jobs with widely drawn parameters, in two halves: analyzers may have rules for the known
+// kinds; the others are held out.
 #include <algorithm>
 #include <map>
 #include <stdexcept>
@@ -11,7 +11,7 @@ namespace hangsim {
 
 namespace {
 
-// A dimension of the mesh of ranks, as far as a kind of job wants it.
+// Limits that a kind of job sets for a dimension of the mesh of ranks.
 struct Want {
   const char* name;
   int least, most;
@@ -26,7 +26,7 @@ struct Mesh {
   }
 };
 
-// What differs from run to run of one kind of job.
+// Parameters that differ between runs of one kind of job.
 struct Draw {
   Ns compute;
   bool equal, host_waits, coalesced;
@@ -58,7 +58,7 @@ int most_ranks(Random& r) {
                    : 1024;
 }
 
-// Sizes whose product is the world's, or a random world.
+// Sizes of the dimensions; their product is `world`, or a random world size if `world` is 0.
 std::vector<int> draw_sizes(const std::vector<Want>& dims, int world, Random& random) {
   const int limit = world > 0 ? world : most_ranks(random);
   for (int tries = 0; tries < 4000; ++tries) {
@@ -68,7 +68,7 @@ std::vector<int> draw_sizes(const std::vector<Want>& dims, int world, Random& ra
       sizes.push_back(random.between(d.least, std::max(d.least, std::min(d.most, limit))));
       product *= sizes.back();
     }
-    // Of a larger limit something is made of it.
+    // A random world uses more than a third of the limit.
     const bool fits = world > 0 ? product == world : product <= limit && 3 * product > limit;
     if (fits && product >= 3) {
       return sizes;
@@ -113,7 +113,7 @@ Mesh make_mesh(Job& job, const std::vector<Want>& dims, int world, Random& rando
   return mesh;
 }
 
-// More communicators over the same ranks.
+// Adds a second group over the ranks of each group; returns it per rank.
 std::vector<int> another(Job& job, const std::vector<int>& of_rank, const std::string& desc) {
   std::map<int, int> copies;
   std::vector<int> out(of_rank.size(), -1);
@@ -131,7 +131,8 @@ std::vector<int> another(Job& job, const std::vector<int>& of_rank, const std::s
   return out;
 }
 
-// Names as numbers, as hashes, one name per dimension (DeviceMesh), or not described.
+// Names the groups by numbers, by hashes, by one name per dimension (DeviceMesh), or removes their
+// descriptions.
 void rename(Job& job, Random& random) {
   const int how = random.below(100);
   std::map<std::string, std::string> by_desc;
@@ -169,7 +170,7 @@ void write_programs(Job& job, Random& random, F&& one) {
     }
     h.step(job.steps + 1);
     h.barrier(0, {"train.py", 140, "main"});
-    h.work(20 * kSecond, 0);  // the last that is written
+    h.work(20 * kSecond, 0);  // the last checkpoint that is written
   }
 }
 
@@ -216,7 +217,7 @@ void go_round(Host& h, int group, const Dims& block, const Site& site, bool host
     std::vector<Op> parts = {h.p2p(What::kSend, group, next, block, site),
                              h.p2p(What::kRecv, group, previous, block, site)};
     if (own > previous && own == n - 1) {
-      std::swap(parts[0], parts[1]);  // else all would wait for their sends to end
+      std::swap(parts[0], parts[1]);  // otherwise all ranks would wait for their sends
     }
     h.exchange_in_order(std::move(parts), host_waits && hop == 0);
     h.work(100 * kUs, 2 * kMs);
@@ -299,7 +300,7 @@ void pipeline_job(Job& job, int world, Random& random, const Draw& d, const Pipe
       }
       h.all_reduce(s.tensor, 1, {"optimizer.py", 74, "grad_norm"});
     }
-    // Where the groups meet is up to the job: each step, or now and then.
+    // The groups meet in each step, or only now and then.
     if (!kind.warms_up || step % 3 == 0) {
       end_of_step(h, d, step);
     }

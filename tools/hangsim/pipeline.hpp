@@ -7,7 +7,7 @@
 
 namespace hangsim {
 
-// Where the stages of a model lie, and in which order a place runs what is ready.
+// Placement of a model's stages, and the order in which a place runs passes that are ready.
 struct Pipeline {
   int places = 2;
   int chunks = 1;          // stages per place
@@ -27,7 +27,7 @@ struct Message {
   int from = 0, to = 0;  // places
   bool forward = true;
 };
-// What happens at once: a pass at most per place, then what the passes give to other places.
+// One step of the schedule: at most one pass per place, then the messages of these passes.
 struct Tick {
   std::vector<int> of_place;  // in passes, -1: none
   std::vector<Pass> passes;

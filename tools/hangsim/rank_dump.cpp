@@ -62,7 +62,7 @@ std::vector<std::array<int, 3>> runs_of(const std::vector<int>& ranks) {
 }  // namespace
 
 std::string RankDump::write() {
-  // A dead process saw nothing after its death.
+  // A dead process observes nothing after its end.
   ended_ = run_.ended && run_.ended_at <= how_.at;
   const Ns at = ended_ ? run_.ended_at : how_.at;
   ops_ = seen(run_, at, e_.timing, false);

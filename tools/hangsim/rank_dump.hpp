@@ -22,7 +22,7 @@ namespace schema = fr::schema;
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
 
-// How a rank's evidence came to be.
+// The way in which a rank's dump was written.
 struct How {
   bool present = true;
   Ns at = 0;
@@ -40,7 +40,7 @@ class RankDump {
  private:
   bool tells_devices() const { return c_.job.backend == "nccl" && e_.timing; }
 
-  // What becomes of a record follows from what NCCL says of its operation.
+  // Sets the state of each record from NCCL's data about its operation.
   void as_devices_tell(Ns at);
 
   // Strings stand before the tables that number them: tables are packed apart, first.
@@ -81,7 +81,7 @@ class RankDump {
     }
     key(p, "rows");
   }
-  // Of the job's clock, 0 at its begin.
+  // A time of the job's clock, 0 at the start of the job.
   void time(Packer& p, Ns t) const {
     if (t == kNever) {
       p.pack_nil();
@@ -90,10 +90,10 @@ class RankDump {
     }
   }
 
-  // The last ones of each group stay while others lap them.
+  // Records that are kept: the last ones of each group survive when the ring wraps.
   std::vector<bool> kept() const;
 
-  // Ended without having been seen to succeed.
+  // The operation ended, but its success was not seen.
   bool is_over(std::size_t i) const { return released_[i] || i == failed_; }
 
   struct Frontier {
@@ -139,7 +139,7 @@ class RankDump {
 
   void identity(Packer& p);
 
-  // What NCCL says: communicators, what has not ended on the device, and what it moves.
+  // NCCL's data: communicators, operations not ended on the device, and their transfers.
   void device(Packer& p, Ns at);
   struct Phases;
   void phase(Phases& all, const OperationRow* own, const CarriedRow* other,
@@ -148,14 +148,14 @@ class RankDump {
   void operations(Packer& p, const std::vector<OperationRow>& rows,
                   const std::map<Comm, std::size_t>& comms) const;
   void cuda_error(Packer& p) const;
-  // The tables that NCCL's handles number are used again and again.
+  // Slots of the tables behind NCCL's handles are reused.
   static std::uint64_t slot(std::uint64_t ticket) { return ticket % 512; }
   static std::uint64_t generation(std::uint64_t ticket) { return 1 + ticket / 512; }
   std::uint64_t salt(int rank) const {
     return scramble(c_.seed, static_cast<std::uint64_t>(rank)) % 0xffff + 1;
   }
 
-  // Who is on this node, and how they are.
+  // The ranks of this node, and their states.
   void peers(Packer& p);
 
   void exit_record(Packer& p);
@@ -175,9 +175,9 @@ class RankDump {
   bool ended_ = false;
   std::vector<Seen> ops_;
   std::vector<bool> released_;     // of ops_
-  std::size_t failed_ = SIZE_MAX;  // in ops_: what the device's error ended
+  std::size_t failed_ = SIZE_MAX;  // in ops_: the operation ended by the device's error
   const DeviceError* error_ = nullptr;
-  std::uint32_t error_id_ = 0;  // of its words
+  std::uint32_t error_id_ = 0;  // string id of the error's text
   std::map<int, int> row_of_;   // group -> row
   std::vector<std::string> strings_{""};
   std::unordered_map<std::string, std::size_t> ids_;

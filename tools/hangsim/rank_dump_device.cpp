@@ -1,4 +1,4 @@
-// rank_dump_device.cpp - what NCCL and CUDA say of a simulated rank's device.
+// rank_dump_device.cpp - NCCL's and CUDA's data about a simulated rank's device.
 #include "rank_dump.hpp"
 
 namespace hangsim {
@@ -24,7 +24,7 @@ void RankDump::as_devices_tell(Ns at) {
   }
 }
 
-// Rows of transfers and kernels; n of them, of which the dump has lost some.
+// Rows of transfers and kernels: n are in the dump, `lost` more found its table full.
 struct RankDump::Phases {
   std::size_t n = 0, lost = 0;
   msgpack::sbuffer rows;
@@ -32,7 +32,7 @@ struct RankDump::Phases {
 
 void RankDump::phase(Phases& all, const OperationRow* own, const CarriedRow* other,
                      const PhaseRow& row) const {
-  // The table of transfers was full now and then.
+  // Drops a third of the rows of a lossy rank, as a full table does.
   if (holds(e_.lossy, rank_) &&
       scramble(c_.seed, static_cast<std::uint64_t>(rank_) * 4096 + all.n + all.lost) % 3 == 0) {
     ++all.lost;
@@ -87,7 +87,7 @@ void RankDump::communicators(Packer& p, const std::map<Comm, std::size_t>& comms
   for (const auto& [comm, row] : comms) {
     const Group& g = c_.job.groups[static_cast<std::size_t>(comm.group)];
     const int own = g.position(rank_);
-    // NCCL reports its error for the communicator of what was in flight.
+    // NCCL reports its error for the communicator of the operation in flight.
     const bool nccl_error = error_ != nullptr && !error_->cuda && !reported &&
                             (failed_ == SIZE_MAX || ops_[failed_].issued->op->group == comm.group);
     reported = reported || nccl_error;

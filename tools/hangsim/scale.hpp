@@ -9,8 +9,8 @@ struct Scale {
   int world, records, jobs;
   std::string format, out;
 };
-// Groups of all and of every 8 ranks; rank 5 never comes to the last all_reduce of all. 8 ranks are
-// simulated, the others play them over again. Writes out/fr, out/torch and out/truth.json.
+// A group of all ranks and groups of every 8 ranks; rank 5 never issues the last all_reduce over
+// all. 8 ranks are simulated, the others repeat them. Writes out/fr, out/torch and out/truth.json.
 void write_scale(const Scale&);
 
 }  // namespace hangsim

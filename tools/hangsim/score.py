@@ -32,8 +32,8 @@ LIMIT_S = 60  # of one analyzer on one case
 
 
 class Answer:
-    """Sets of ranks that an analyzer names (several readings of one output), and the kind; of the
-    network the pairs of ranks between which it stands."""
+    """Sets of ranks that an analyzer names (several readings of one output), and the kind; for
+    faults of the network the pairs of ranks that it names."""
 
     def __init__(self, kind, *sets, links=()):
         self.kind = kind
@@ -138,16 +138,16 @@ ANALYZERS = [
 
 
 def judge(answer, truth):
-    """What an answer is worth: outcome, false blame, whether the kind is right too."""
+    """The score of an answer: outcome, false blame, whether the kind is right too."""
     accepted = [(truth["kind"], frozenset(truth["ranks"]))]
     accepted += [(a["kind"], frozenset(a["ranks"])) for a in truth["also"]]
-    # Where nothing is stuck, whoever is named as stuck is named falsely.
+    # If nothing is stuck, every rank named as stuck is named falsely.
     alarm = truth["kind"] in ("ok", "slow") and answer.kind != "slow"
     faulty = set() if alarm else set(truth["faulty"])
     blame = all(s - faulty for s in answer.sets)
     if answer.kind == "transport" and "links" in truth:
         blame = blame or bool(set(answer.links) - {tuple(pair) for pair in truth["links"]})
-    # Of verdicts that name nobody the kind is the answer.
+    # The answer of a verdict that names no rank is its kind.
     exact = any(s and s in {r for _, r in accepted} for s in answer.sets) or any(
         not s and (answer.kind, s) in accepted for s in answer.sets
     )
@@ -245,7 +245,7 @@ def summary(rows):
 
 
 def halves_of(rows):
-    """Which rows stand beside each other: those of known kinds of jobs and those held out."""
+    """The halves that stand beside each other: known kinds of jobs and held-out kinds."""
     if any(r["half"] == "held_out" for r in rows) and any(r["half"] == "known" for r in rows):
         return ["known", "held_out"]
     return [None]
@@ -311,7 +311,7 @@ def table(rows, options):
 
 
 def wrong(rows):
-    """What frtrace gets wrong."""
+    """The cases that frtrace gets wrong."""
     bad = [r for r in rows if r["column"].startswith("frtrace")]
     return [
         r
@@ -332,7 +332,7 @@ def failures(rows):
 
 
 def default_tool(name):
-    """Of the newest build."""
+    """The binary of the newest build."""
     found = sorted(ROOT.glob(f"build/*/tools/{name}/{name}"), key=lambda p: p.stat().st_mtime)
     return str(found[-1]) if found else name
 

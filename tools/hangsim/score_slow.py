@@ -5,8 +5,8 @@
     score_slow.py --format torch            # PyTorch dumps of the same runs
     score_slow.py --class slow_node --failures
 
-ranks: exactly the slow ones are named; blame: somebody else is; of those exact: cause, pattern, and
-first late step within a tenth of the steps. Where none is slow, `ok` is exact.
+ranks: exactly the slow ranks are named; blame: another rank is; of exact answers: cause, pattern,
+and first late step within a tenth of the steps. If no rank is slow, `ok` is exact.
 """
 
 import argparse

@@ -19,13 +19,13 @@ constexpr const char* kPeerGone =
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
     "[10.0.0.2]:31047";
 
-// What a device (or, with gloo, a worker thread) executes.
+// Work that a device (with gloo, a worker thread) executes.
 struct Item {
   int rank = 0;
   int pending = 0;         // items before it that are not done
   std::vector<int> after;  // items that wait for it
   int issued = kNone;      // in RankRun::issued
-  int parts = 0;           // of P2P: how many are not done
+  int parts = 0;           // sends and receives that are not done
   int first_part = kNone;  // in RankRun::issued
   const Op* op = nullptr;  // nullptr: a kernel, or a stream that waits
   Ns duration = 0;
@@ -54,7 +54,7 @@ struct HostState {
   bool full = false;      // too much in flight
   bool stopped = false;
   int in_flight = 0;
-  int in_launch = kNone;                             // item whose launch waits for room
+  int in_launch = kNone;                             // item that waits for room in its launch
   int last_issued = kNone;                           // item
   int compute = kNone;                               // last item of the compute stream
   std::map<std::tuple<int, int, int>, int> streams;  // (group, low, high) -> last item
@@ -249,7 +249,7 @@ class Engine {
         push(now_ + 2 * kSecond + other % 8 * kMs, Event::kKill, other, 0);
       }
     }
-    // Whoever waits for it with gloo learns that its connection is closed.
+    // With gloo a rank that waits for it finds the connection closed.
     if (gloo_) {
       for (std::size_t i = 0; i < items_.size(); ++i) {
         if (items_[i].done == kNever && items_[i].started && needs(items_[i], rank)) {
@@ -473,7 +473,7 @@ class Engine {
 
   // ------------------------------------------------------------ meetings
 
-  // What the members of a collective must agree on for it to end.
+  // Whether two members agree on everything that the collective needs to end.
   static bool fit(const Op& a, const Op& b) {
     if (a.name != b.name || a.dtype != b.dtype || a.peer != b.peer) {
       return false;
@@ -540,7 +540,8 @@ class Engine {
     }
   }
 
-  // Something is wrong below: those whose kernels can end do.
+  // A collective with faults below the host: ends on the members with kernels that can end. False:
+  // no fault.
   bool troubled(const Meeting& m, Ns took) {
     const Op& op = *item(m.items.front()).op;
     Setting s;

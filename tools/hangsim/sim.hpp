@@ -12,7 +12,7 @@ inline constexpr Ns kNever = -1;
 
 // One operation that a host issued, as a recorder sees it.
 struct Issued {
-  const Op* op = nullptr;  // of a batch: one of its parts, or the batch itself
+  const Op* op = nullptr;  // for a batch: one of its parts, or the batch itself
   const Op* batch = nullptr;
   Ns created = 0;
   Ns launched = kNever;
@@ -29,15 +29,15 @@ struct RankRun {
   ExitHow how = ExitHow::kClean;
   bool terminated = false;  // by the launcher
   std::string error;        // type: message
-  bool own_fault = false;   // it ended by what was planned for it
+  bool own_fault = false;   // it ended by its planted fault
   int step = 0;
-  const Op* hung_in = nullptr;  // host elsewhere
-  Ns device_stuck = kNever;     // since when a kernel of its own never ends
+  const Op* hung_in = nullptr;  // operation in which its host hangs
+  Ns device_stuck = kNever;     // start of its kernel that never ends
 };
 
 struct Run {
   std::vector<RankRun> ranks;
-  Ns last_event = 0;      // of anything that communicates
+  Ns last_event = 0;      // last event of a communicating operation
   bool finished = false;  // all programs ran to their end
 };
 

@@ -1,5 +1,5 @@
-// slow.cpp - jobs in which nothing is stuck: ranks that keep the others waiting, and ones that do
-// not though they look like it.
+// slow.cpp - jobs in which nothing is stuck: ranks that keep the others waiting, and ranks that
+// only look like it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ bool slow_drifting(Draw& d) {
   return true;
 }
 
-// What every job has: all ranks pause together, and each one now and then by itself.
+// No straggler: pauses of every job, of all ranks together and sometimes of single ranks.
 bool slow_nobody(Draw& d) {
   d.slow.since = 1;
   for (int r = 0; r < d.job.world; ++r) {
@@ -139,7 +139,7 @@ void choose_slow_evidence(Case& c, Random& random) {
   for (const RankRun& r : c.run.ranks) {
     end = std::max(end, r.ended_at);
   }
-  // In the last steps, in which nobody pauses: a pause that lasts at a dump may be a hang.
+  // Dump in the last steps, which have no pauses: a pause during the dump may look like a hang.
   Ns at = end;
   for (const RankRun& r : c.run.ranks) {
     for (const Issued& i : r.issued) {
@@ -156,7 +156,7 @@ void choose_slow_evidence(Case& c, Random& random) {
   }
 }
 
-// The number of the first operation of each group of that rank from that step on.
+// (group, sequence number of the rank's first collective from that step on).
 std::vector<std::pair<int, std::uint64_t>> first_of(const RankRun& run, int step) {
   std::vector<std::pair<int, std::uint64_t>> out;
   for (const Issued& i : run.issued) {
@@ -208,7 +208,7 @@ Case make_slow_case(std::uint64_t seed, std::string_view cls, std::string_view k
       continue;
     }
     c.run = simulate(c.job, scramble(seed, 77));
-    // Where the others do not wait for it, the rank is not slow: it had time to spare.
+    // If the other ranks do not wait for it, the rank had time to spare and is not slow.
     const bool harm = c.run.last_event > healthy.last_event + healthy.last_event / 6;
     if (!c.run.finished || (!harm && !d.slow.ranks.empty())) {
       continue;

@@ -1,5 +1,5 @@
-// What the evidence of a widely drawn case tells. Strict: what has another explanation as good does
-// not count as decidable.
+// The truth that the evidence of a widely drawn case decides. Strict: a case is not decidable if
+// another explanation is as good.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class Witness {
     }
   }
 
-  // Why the evidence does not tell of that one; empty: it does.
+  // Why the evidence does not show that guilt; empty: it does.
   std::string lacks(const Guilt& g) const {
     switch (g.how) {
       case Guilt::kStopped:
@@ -49,7 +49,7 @@ class Witness {
     }
   }
 
-  // An operation that somebody still has in flight is overwritten.
+  // The record of an operation that is still in flight is overwritten on some rank.
   bool has_lost_front() const {
     return std::any_of(views_.begin(), views_.end(), [](const RankView& v) {
       return v.file && !v.pending.empty() && v.pending.front() < v.first_kept;
@@ -121,7 +121,7 @@ class Witness {
     return false;
   }
 
-  // A rank with a file that waits for an operation which that one never issued, -1: none.
+  // A rank with a file that waits for an operation that `rank` never issued; -1: none.
   int awaited_by(int rank) const {
     for (int w = 0; w < c_.job.world; ++w) {
       const RankView& v = of(w);
@@ -134,7 +134,7 @@ class Witness {
     return -1;
   }
 
-  // Somebody with the same first operation in flight issued more than that one.
+  // Another rank with the same first operation in flight has issued more operations.
   bool has_twin(int rank) const {
     const RankView& mine = of(rank);
     const Issued& first = *mine.ops[mine.pending.front()].issued;
@@ -184,7 +184,7 @@ class Witness {
 
   bool keeps_records() const { return !(torch_ && e_.only_active); }
 
-  // Somebody kept that it has finished what is in flight here.
+  // Requires a record of another member that finished the operation in flight here.
   std::string lacks_lag(const Guilt& g) const {
     if (!has_file(g.rank) || is_idle(g.rank)) {
       return "its file is lost";
@@ -253,7 +253,7 @@ class Witness {
     return group(g.group).ranks.size() < 3 ? "one against one" : "";
   }
 
-  // What the others did in that step, and the rank itself in an earlier one like it.
+  // The rings do not reach back to the last earlier step like the fault's step.
   bool lacks_history() const { return !keeps_records() || e_.ring < since(like_step()); }
 
   int since(int step) const {
@@ -267,7 +267,7 @@ class Witness {
     return static_cast<int>(most);
   }
 
-  // The last earlier step in which somebody innocent did the same as in the fault's; 0: none.
+  // The last earlier step in which an innocent rank did the same as in the fault's step; 0: none.
   int like_step() const {
     const auto shape = [&](int step) {
       std::vector<std::tuple<int, std::string_view, std::int64_t>> out;
@@ -323,10 +323,10 @@ class Witness {
   std::vector<RankView> views_;
 
  public:
-  int innocent_ = 0;  // a rank whose program shows what the steps are like
+  int innocent_ = 0;  // a rank with an unchanged program, the model for the steps
 };
 
-// The kinds that a guilty rank may be given.
+// The kinds of verdict that are right for a guilty rank.
 std::vector<std::string> kinds_of(const Guilt& g, const Witness& w, bool file) {
   std::vector<std::string> out = {std::string(kind_of(g.how))};
   const auto add = [&](const char* kind) { out.emplace_back(kind); };
@@ -342,14 +342,14 @@ std::vector<std::string> kinds_of(const Guilt& g, const Witness& w, bool file) {
       file ? void() : add("missing");
       break;
     case Guilt::kSkipped:
-      add("mismatch");  // where its next one meets those of the others
+      add("mismatch");  // its next collective meets the one that the others issued
       break;
     case Guilt::kAdded:
       add("missing");
       add("deadlock");
       break;
     case Guilt::kReordered:
-      add("missing");  // it has not come to the first one
+      add("missing");  // it has not issued the first of the two
       break;
     case Guilt::kNoSend:
     case Guilt::kNoRecv:
@@ -431,7 +431,7 @@ class TruthOf {
       unsure_.push_back(g.rank);
       return;
     }
-    // Beside a fault that is seen, a rank without a file may be an innocent one whose file is lost.
+    // If another fault explains the hang, a rank without a file may be innocent and its file lost.
     const auto explains = [&](const Guilt& other) {
       return w_.has_file(other.rank) && (other.how != Guilt::kStopped || w_.is_idle(other.rank));
     };
@@ -450,7 +450,7 @@ class TruthOf {
     }
   }
 
-  // With and without those for whom nobody waits yet.
+  // Accepts the answer with any subset of the guilty ranks that no rank waits for yet.
   void accept_unsure() {
     for (std::size_t n = 1; n < 1u << unsure_.size(); ++n) {
       std::vector<int> more = all_;
@@ -491,14 +491,14 @@ class TruthOf {
     }
   }
 
-  // What may be said where the evidence does not decide.
+  // Accepts further answers if the evidence does not decide.
   void accept_more() {
     const bool decided = lacking_.empty();
     for (const Guilt& g : fault_.guilts) {
       if (g.peer >= 0 && (!decided || g.how == Guilt::kOddSplit)) {
         accept(t_, kinds_, {g.rank, g.peer});
       }
-      // Without earlier iterations all of a group are as suspect.
+      // Without earlier iterations all members of a group are equally suspect.
       const bool pair = group(g.group).size() == 2;
       if (holds(open_, g.rank) && (is_of_order(g.how) || (g.how == Guilt::kChanged && pair))) {
         accept(t_, kinds_, group(g.group));
@@ -516,14 +516,14 @@ class TruthOf {
     for (const int r : all_) {
       accept(t_, kinds_, {r});
     }
-    // A rank without evidence at which all waits end may be said to have ended.
+    // All waits may lead to a rank without evidence, which may be called exited or missing.
     for (const auto* gone : {&e_.lost, &e_.truncated}) {
       for (const int r : *gone) {
         accept(t_, {"exited", "missing"}, {r});
       }
     }
     if (torch_ && e_.stale >= 0 && e_.copied) {
-      accept(t_, {"missing"}, {e_.stale});  // nothing tells its age
+      accept(t_, {"missing"}, {e_.stale});  // nothing shows the age of the stale dump
     }
   }
 
@@ -537,8 +537,8 @@ class TruthOf {
   std::set<std::string> lacking_;
   std::vector<int> guilty_;  // planted
   std::vector<int> all_;     // of the answer
-  std::vector<int> unsure_;  // nobody waits for them yet
-  std::vector<int> open_;    // the evidence does not tell of them
+  std::vector<int> unsure_;  // no rank waits for them yet
+  std::vector<int> open_;    // not shown by the evidence
   bool nobody_ = false, lost_own_ = false;
 };
 

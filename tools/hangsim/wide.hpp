@@ -1,4 +1,4 @@
-// wide.hpp - cases over widely drawn jobs: what was planted, and what of it the evidence shows.
+// wide.hpp - cases of widely drawn jobs: the planted faults, and how far the evidence shows them.
 #pragma once
 
 #include <map>
@@ -11,10 +11,10 @@
 
 namespace hangsim {
 
-// What is wrong with one rank.
+// The fault of one rank.
 struct Guilt {
   enum How {
-    kStopped,      // its host is elsewhere
+    kStopped,      // its host never comes back
     kGone,         // its process ended
     kFrozen,       // its process is stopped
     kSkipped,      // it leaves out a collective
@@ -26,15 +26,15 @@ struct Guilt {
     kNoRecv,       // a receive left out
     kOtherSize,    // its send is larger than the receive
     kOtherPeer,    // it exchanges with another peer
-    kLoneSend,     // a send that nobody receives
+    kLoneSend,     // a send without a receive
     kCircle,       // it sends before it receives, as all of its group do
-    kBroken,       // nobody is guilty: all start an operation that never ends
+    kBroken,       // no rank is guilty: all start an operation that never ends
     kStuckDevice,  // a kernel of its own never ends
-    kLags          // its device comes to an operation that all others finish, and no further
+    kLags          // its device never finishes an operation that all others finish
   };
   How how = kStopped;
   int rank = 0, group = 0;
-  int other_group = -1;   // of two in the other order
+  int other_group = -1;   // second group of kReordered
   int peer = -1;          // rank at the other end of a send or receive
   std::uint64_t seq = 0;  // slot of the collective, from 1
   int mark = 0;           // of the operation that was changed
@@ -44,16 +44,16 @@ struct Guilt {
 
 struct WideRecipe {
   Class cls;
-  // Empty: not possible there.
+  // Empty: not possible in this job.
   std::vector<Guilt> (*plant)(Context&);
   Outcome outcome = Outcome::kHang;
 };
 const std::vector<WideRecipe>& wide_recipes();
 
 std::string_view kind_of(Guilt::How);  // of the verdict
-bool is_of_order(Guilt::How);          // what is wrong is which operations, or when
+bool is_of_order(Guilt::How);          // the fault is in the sequence of operations
 
-// What a rank's part of the evidence shows, and what is true of it.
+// A rank's evidence, and its true state.
 struct RankView {
   bool file = false;
   std::vector<Seen> ops;             // batches after their members
@@ -63,13 +63,13 @@ struct RankView {
   std::map<std::tuple<int, int, What>, std::uint64_t> lanes;
 };
 
-// Of the faults that the run shows, by comparison with runs that lack one of them.
+// The planted faults; visible[i]: the outcome changes in a run without guilts[i].
 struct WideFault {
   std::vector<Guilt> guilts;
   std::vector<bool> visible;
 };
 Truth wide_truth(const Case&, const WideFault&, bool torch);
-// Without a fault that stops anything.
+// For a job that no fault stops.
 Truth running_truth(const Case&, const WideFault&);
 
 }  // namespace hangsim

@@ -9,10 +9,10 @@ namespace hangsim {
 namespace {
 
 constexpr int kBuffers = 8;    // of a wire
-constexpr int kLargest = 256;  // members of which every step is followed
+constexpr int kLargest = 256;  // members; a ring of more members moves a single step
 
-// What one group of a kernel's threads does, in this order: take a step from each of `in`, fill
-// one of each of `out`.
+// One round of a group of a kernel's threads: takes a step from each of `in`, then fills a step of
+// each of `out`.
 struct Move {
   std::vector<int> in, out;  // wires
 };
@@ -24,7 +24,7 @@ struct Strand {
 
 class Builder {
  public:
-  // moves: what kernels do is wanted, too.
+  // moves: also builds the moves of the kernels.
   Builder(const Job& job, const Op& op, bool moves)
       : job_(job), op_(op), g_(job.groups[static_cast<std::size_t>(op.group)]), moves_(moves) {}
 
@@ -75,7 +75,8 @@ class Builder {
   int size() const { return static_cast<int>(g_.ranks.size()); }
   int node(int member) const { return job_.node(g_.ranks[static_cast<std::size_t>(member)]); }
 
-  // The members by node, those of a node turned so that each channel leaves it elsewhere.
+  // The members by node; each node's members are rotated so that every channel leaves the node at
+  // another member.
   std::vector<std::vector<int>> nodes(int channel) const {
     std::map<int, std::vector<int>> by_node;
     for (int m = 0; m < size(); ++m) {
@@ -133,7 +134,8 @@ class Builder {
     }
   }
 
-  // A chain in each node, a binary tree over their heads: up to be reduced, down to be told.
+  // A chain in each node and a binary tree over the chains' heads: reduces upwards, broadcasts
+  // downwards.
   void tree(int channel) {
     std::vector<int> parent(static_cast<std::size_t>(size()), -1);
     std::vector<int> heads;
@@ -235,7 +237,7 @@ class Mover {
   Stage stage(int member) const { return s_.stages[static_cast<std::size_t>(member)]; }
   Wire& wire(int i) const { return b_.wires[static_cast<std::size_t>(i)]; }
 
-  // Steps after which troubles of that kind stop what they apply to.
+  // Number of steps after which a trouble of that kind stops its wire; INT32_MAX: none.
   template <class Applies>
   int limit(Trouble::Kind kind, const Applies& applies) const {
     int steps = INT32_MAX;
@@ -255,7 +257,7 @@ class Mover {
     return limit(Trouble::kThread, [&](const Trouble& t) { return t.from == member; });
   }
 
-  // What the network threads of both ends do; true when something moved.
+  // Work of the network threads at both ends of a wire; true if a step moved.
   bool network(Wire& w) const {
     const Wire before = w;
     const auto here = [&](const Trouble& t) { return concerns(t, w); };
@@ -283,7 +285,7 @@ class Mover {
            before.room != w.room;
   }
 
-  // Moves of a kernel's threads as far as their wires allow; true when there was one.
+  // Moves of a kernel's threads as far as their wires allow; true if there was a move.
   bool kernel(Strand& strand) const {
     const int most = limit_of(Trouble::kKernel, strand.member, strand.channel);
     const auto ready = [&](int i) {

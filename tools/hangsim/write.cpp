@@ -1,4 +1,4 @@
-// What both formats need, and the truth.
+// Code shared by both formats, and the truth file.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>

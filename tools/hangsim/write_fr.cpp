@@ -1,4 +1,5 @@
-// write_fr.cpp - which ranks of a simulated job leave an fr dump, when and by whom it is written.
+// write_fr.cpp - the fr dumps of a simulated job: the ranks that leave one, its time and its
+// writer.
 #include <fmt/format.h>
 
 #include "rank_dump.hpp"
@@ -7,7 +8,7 @@ namespace hangsim {
 
 namespace {
 
-// Somebody alive on the same node writes what the dead or stopped one left.
+// A living rank of the same node writes the dump of a dead or stopped rank.
 void salvage(const Case& c, int rank, How& h) {
   h.present = false;
   for (int r = 0; r < c.job.world && !h.present; ++r) {

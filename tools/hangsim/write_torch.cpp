@@ -156,7 +156,7 @@ std::string_view profiling(std::string_view op) {
   return it == kNames.end() ? op : it->second;
 }
 
-// gloo's: one for what it makes of others.
+// The name of an operation in gloo, which builds some operations from others.
 std::string_view gloo_name(std::string_view op) {
   static const std::map<std::string_view, std::string_view> kNames = {
       {"all_gather_into_tensor", "all_gather"},
@@ -443,7 +443,7 @@ class RankDump {
                              : done    ? "completed"
                              : started ? "started"
                                        : "scheduled");
-    // What is in flight is looked at when the file is written.
+    // An operation in flight is observed when the file is written.
     const Ns begun = done ? i.started : e_.at[static_cast<std::size_t>(rank_)];
     time("time_discovered_started_ns", started && !gloo_ && e_.timing ? begun : kNever);
     time("time_discovered_completed_ns", done && !gloo_ ? i.done + 40 * kMs : kNever);
@@ -485,7 +485,7 @@ void write_torch(const Case& c, const std::filesystem::path& dir, int first, int
   for (int r = first; r < last; ++r) {
     const RankRun& run = c.run_of(r);
     const Ns at = c.torch.at[static_cast<std::size_t>(r)];
-    // A process that ended has not written any, unless its script does when a peer fails it.
+    // A process that ended has not written a file, unless its script does so when a peer fails it.
     const bool gone = run.ended && run.ended_at <= at;
     const bool handler = c.job.backend == "gloo" && run.how == ExitHow::kException;
     const bool stopped = run.hung_in != nullptr && run.hung_in->stopped;
