@@ -41,8 +41,8 @@ std::size_t copy_out(const std::string& text, char* to, std::size_t bytes) noexc
   return text.size();
 }
 
-// Without secrets, and cut. Of a longer text a multiple of what is kept should be looked at: the
-// begin of a secret that was cut is not always known for one.
+// Text without secrets, cut to fit. Pass several times the kept length of a longer text: a secret
+// that is cut at its end is not always recognised.
 template <std::size_t kBytes>
 struct Masked {
   char text[kBytes];

@@ -62,13 +62,13 @@ if(SANITIZE)
   return()
 endif()
 
-# What may run in a signal handler or on the record path. The encoder runs on the watchdog's thread
-# while any other thread may hold malloc's lock for ever, so it is held to the same.
+# Code that may run in a signal handler or on the record path. The encoder runs on the watchdog's
+# thread while another thread may hold malloc's lock for ever, so the same rules apply to it.
 set(safe_files
     "^sample/" "^stop/" "^format/" "^record/"
     "^watch/(requests|ring_copier|incident|durable_write|verdict|spawn|error_file|deadlines)\\.cpp" "^net/(message|protocol)\\.cpp"
     "^recorder/(current|in_flight)\\.cpp")
-# The watchdog's thread: snprintf for its log lines is all it may do beyond that.
+# Code of the watchdog's thread: snprintf for its log lines is all that it may do beyond that.
 set(watchdog_files 
     "^watch/(watchdog|patience|silence|slow_exit|absent|attend|attendance|sites|late_rank|main_thread|slower_steps|agreement(_nodes|_samples|_words)?|mismatch|salvage|leftovers|follower|dump_store|writer_thread|oom)\\.cpp"
     "^net/(endpoint|socket)\\.cpp" "^recorder/(log|clock_anchor)\\.cpp")

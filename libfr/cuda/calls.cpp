@@ -26,7 +26,7 @@ int watched(A... arguments) noexcept {
   return result;
 }
 
-// What follows observes the end of operations whose completion NCCL does not report; waits.hpp.
+// The hooks below observe the end of operations that NCCL does not report as ended; see waits.hpp.
 
 template <CallName kCall, class... More>
 int record_event(Event event, Stream stream, More... more) noexcept {
@@ -139,8 +139,8 @@ int device_reset() noexcept {
   return pass_on<kCall>();
 }
 
-// What begins and ends captures, in the runtime and the driver. _ptsz: as called by programs that
-// are compiled for the per-thread default stream. The driver's first version of the call takes no
+// Calls that begin and end captures, in the runtime and the driver. _ptsz: the names that programs
+// compiled for the per-thread default stream call. The driver's first version of the call takes no
 // mode, and reads none.
 #define FR_CAPTURE_HOOKS(begin, begin_to_graph, end)                                             \
   FR_HOOK(begin, begin_capture, int),                                                            \

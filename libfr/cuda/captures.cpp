@@ -17,7 +17,7 @@ struct CaptureRow {
 CaptureRow g_captured[kCaptures];
 std::atomic<u32> g_n_captured{0};
 
-// Of the default streams only a thread's own can be captured.
+// A thread's own default stream is the only default stream that can be captured.
 u64 key_of_capture(Stream stream) noexcept {
   return is_default_stream(stream) ? kPerThread | own_tid() : reinterpret_cast<u64>(stream);
 }
@@ -44,7 +44,7 @@ void end_where(Which which) noexcept {
 
 void capture_began(Stream stream) noexcept {
   const u64 key = key_of_capture(stream);
-  // What this stream was in before is over: else it could not begin another one.
+  // An earlier capture of this stream is over: otherwise it could not begin another one.
   end_where([key](const CaptureRow&, u64 other) { return other == key; });
   for (CaptureRow& row : g_captured) {
     u64 none = 0;

@@ -261,7 +261,7 @@ int use_context(Observer& s, const ContextRow& row, const ContextRow*& current) 
   return result;
 }
 
-// What was handed over since, in the order of its streams.
+// Takes the pairs handed over since the last call, in the order of their streams. False: none.
 bool take_submitted(Observer& s) noexcept {
   bool any = false;
   const ContextRow* current = nullptr;

@@ -8,8 +8,8 @@
 //
 //   nccl/wrappers -- begin, end --> ring of submitted pairs --> fr-cuda -- events_seen --> tracker
 //
-// Errors are seen without any call of ours: functions whose results frameworks look at anyway are
-// passed through. What they report of operations whose completion NCCL does not report: waits.hpp.
+// Errors are seen without any call of ours: libfr passes through functions that frameworks check
+// anyway. Their results also observe operations that NCCL does not report as ended; waits.hpp.
 #pragma once
 
 #include "interpose/got.hpp"
@@ -18,7 +18,7 @@ namespace fr::cuda {
 
 // Hooks on the CUDA runtime and driver, for redirect_calls().
 RedirectTable& calls() noexcept;
-// What places lead to that were never called through yet.
+// Finds the originals of places that were never called through.
 void find_originals() noexcept;
 
 // Is FR_TIMING=events at work? Hot.

@@ -8,7 +8,7 @@ namespace fr::cuda {
 
 using Operation = u64;  // 0: none
 
-// What a pair of events around one call, or around a group of calls, reported.
+// The report of a pair of events around one call, or around a group of calls.
 struct EventsSeen {
   enum What : u32 { kStarted, kEnded, kLost };
   u64 events;

@@ -1,4 +1,4 @@
-// waits.cpp - per stream the operations whose completion only the program's waits report.
+// waits.cpp - per stream, the operations that only the program's waits report as completed.
 #include "cuda/waits.hpp"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
 constexpr u32 kOpen = 256;  // operations of one stream that are wait-tracked at a time
-// Of all streams: beyond it there would be no rows for operations whose end NCCL does report.
+// The same over all streams: more would leave no rows for operations that NCCL reports as ended.
 constexpr u32 kAllOpen = kDeviceOps / 2;
 constexpr u32 kTies = 1024;
 constexpr u32 kProbes = 8;
@@ -64,8 +64,8 @@ void count(std::atomic<u64> Cuda::* counter) noexcept {
   }
 }
 
-// Unlike the frontiers' in one order with `busy`: else who leaves a row and who asks could miss
-// each other.
+// In one order with `busy`, unlike the frontiers': otherwise the thread that leaves a row and the
+// thread that raises a word could miss each other.
 void raise_to(std::atomic<u64>& word, u64 value) noexcept {
   u64 seen = word.load(kRelaxed);
   while (seen < value && !word.compare_exchange_weak(seen, value)) {
@@ -228,7 +228,7 @@ bool is_still_tied(Event event, const StreamPosition& at) noexcept {
 
 void learn_context() noexcept {
   if (g_ctx_get_current.load(kAcquire) == nullptr) {
-    // Whoever made a communicator has it loaded, or it is another device's library.
+    // A process with a communicator has loaded it, or it is another device's library.
     void* library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
     if (library == nullptr) {
       return;

@@ -64,7 +64,7 @@ std::string_view installed_path(std::string_view file) noexcept {
 }
 
 bool is_own_file(std::string_view file) noexcept {
-  // unpacked anywhere: the module whose functions stand in calls of the program
+  // Unpacked anywhere: the module with the functions that stand in calls of the program.
   return inside(file, "-packages/fr/") || inside(file, "/python/fr/") ||
          file.ends_with("/fr/capture.py");
 }
@@ -144,7 +144,7 @@ bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept {
         r.payload.kind > FR_LIFECYCLE || has_ended(r)) {
       continue;
     }
-    // Of some it counts only whether somebody waits for them.
+    // Untracked and wait-only operations count only while a thread waits for them.
     const bool waited = r.has_status && r.state == State::kWaiting;
     const bool idle = r.has_status && r.state == State::kIdle;
     if (idle || ((r.payload.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) != 0 && !waited)) {
@@ -211,7 +211,7 @@ GroupLabel::GroupLabel(const View& view, const GroupRow* group) noexcept {
 
 namespace {
 
-// The member of that place in the group; -1: the ring does not say who.
+// The member at that place in the group; -1: the ring does not have it.
 i64 member_at(std::span<const u32> ranges, i32 place) noexcept {
   u32 left = static_cast<u32>(place);
   for (std::size_t i = 0; i + 2 < ranges.size() && place >= 0; i += 3) {
@@ -336,7 +336,7 @@ void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes)
     format(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
            op.channels_started == 1 ? "" : "s");
   }
-  // One transfer speaks for all: whoever waits for somebody else, before who waits for ourselves.
+  // Describe one transfer: one that waits for a peer, else one that waits for the own kernel.
   PhaseCopy f;
   PhaseCopy best{};
   bool found = false;

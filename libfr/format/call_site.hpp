@@ -5,7 +5,7 @@
 
 namespace fr {
 
-// Whose file it is, by its path alone: dumps of other tools have no more.
+// The origin of a file, by its path alone: dumps of other tools have no more.
 enum class Origin : u8 {
   kUser,     // editable installs too; what was typed in, or given with -c
   kCommand,  // an installed command, like bin/accelerate
@@ -28,8 +28,8 @@ struct UserFrame {
   int user = -1;    // the user's innermost frame
   int within = -1;  // what it called, where that is a package other than torch
 };
-// Of `n` frames, innermost first. Where the user has none (a program that was installed), the
-// package that the program began in is the user's, then the installed command.
+// Finds the user's frame among `n` frames, innermost first. Where the user has none (a program that
+// was installed), the package that the program began in is the user's, then the installed command.
 template <class FileOf>
 UserFrame user_frame(int n, FileOf file_of) noexcept {
   UserFrame out;
@@ -80,7 +80,7 @@ Site user_site(const View& view, u32 stack) noexcept;
 bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept;
 // The last collective, send or receive issued in any group.
 bool last_operation(const View& view, RecordCopy& out, u32 tid = 0) noexcept;  // 0: any thread's
-// What messages call a group: its description, or its members where nobody gave it one.
+// The name of a group in messages: its description, or its members if it has no description.
 class GroupLabel {
  public:
   GroupLabel(const View& view, const GroupRow* group) noexcept;

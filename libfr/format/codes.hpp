@@ -30,7 +30,7 @@ enum class Kind : u8 {
   kStore = FR_STORE
 };
 
-// Of a record.
+// State of a record.
 enum class State : u8 {
   kUnknown,   // completion is not observed
   kEnqueued,  // issued, and nothing was observed of it yet
@@ -42,7 +42,7 @@ enum class State : u8 {
   kReleased  // the handle was dropped, the outcome was not observed
 };
 
-// Of an operation of the device library.
+// State of an operation of the device library.
 enum class DeviceState : u8 {
   kUnknown,
   kScheduled,  // the call was made
@@ -54,7 +54,7 @@ enum class DeviceState : u8 {
 
 enum class PhaseKind : u8 { kOther, kKernel, kSend, kRecv };
 
-// What a kernel channel, or the oldest unfinished step of a transfer, waits for.
+// Reason that a kernel channel, or the oldest unfinished step of a transfer, waits.
 enum class PhaseWait : u8 {
   kOther,      // it has ended
   kRunning,    // kernel channel
@@ -86,7 +86,7 @@ enum class Trigger : u8 {
   kWentOn    // the hang that the incident was opened for is over
 };
 
-// What ended a process first, by its own record.
+// The first cause of a process's end, by its own record.
 enum class ExitBy : u8 { kUnknown, kException, kExit, kSignal, kCrash };
 
 // Why a peer wrote a rank's dump. kNone: the rank wrote it itself, or a word of a later version.
@@ -299,7 +299,7 @@ constexpr dump::PhaseKind dump_kind(PhaseKind kind) noexcept {
                               : dump::PhaseKind::kOther;
 }
 
-// What a transfer was waiting for stays readable when its communicator was ended under it.
+// The last wait of a transfer stays readable when its communicator was ended under it.
 inline dump::PhaseWait dump_wait(const PhaseCopy& f) noexcept {
   if (f.kind == kPhaseKernel) {
     return f.is_live() ? dump::PhaseWait::kRunning : dump::PhaseWait::kOther;

@@ -135,7 +135,7 @@ void pack_lanes(Packer& p, const View& view, const Times& times) {
   });
 }
 
-// What ids in the sections before stand for.
+// Tables for the ids in the sections before.
 void pack_tables(Packer& p, const View& view) {
   const u32 n_stacks = view.n_stacks();
   text(p, "stacks");

@@ -7,7 +7,7 @@ using schema::get;
 
 namespace {
 
-// What fr's own thread for CUDA is doing; nil: there is none.
+// State of fr's own thread for CUDA; nil: there is none.
 void pack_observer(Packer& p, const View& view, const Times& times) {
   const Cuda* c = view.cuda();
   text(p, "observer");
@@ -33,7 +33,7 @@ void pack_cuda_error(Packer& p, const View& view, const Times& times) {
 
 }  // namespace
 
-// What the device library reports. nil where none was asked.
+// Reports of the device library; nil: it was not asked.
 void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "device");
   const Device* device = view.device();

@@ -35,7 +35,7 @@ inline constexpr u64 kRegionMagic = 0x31474e4952524600ull;   // "\0FRRING1"
 inline constexpr u64 kControlMagic = 0x314c544352524600ull;  // "\0FRCTL1"
 inline constexpr u32 kLayoutVersion = 1;
 inline constexpr u64 kDumpRequest = 0x6b736172665f00ffull;    // value of the signal
-inline constexpr u64 kStacksRequest = 0x6b736172665f01ffull;  // likewise, see Header::ask_signal
+inline constexpr u64 kStacksRequest = 0x6b736172665f01ffull;  // the same, see Header::ask_signal
 
 // ---------------------------------------------------------------- bounds
 
@@ -195,7 +195,7 @@ struct Header {
   std::atomic<u64> strings_lost;  // not stored, the table was full
   std::atomic<u64> stacks_lost;
   std::atomic<u64> groups_lost;
-  std::atomic<u64> groups_forgotten;  // destroyed ones whose row another group has now
+  std::atomic<u64> groups_forgotten;  // destroyed groups that gave their row to another one
   // --- lane claims, crumbs
   alignas(64) std::atomic<u64> lanes_lost;
   std::atomic<u64> crumbs_lost;
@@ -271,7 +271,7 @@ struct alignas(64) GroupRow {
   std::atomic<u64> p2p_ticks;
   std::atomic<u64> lifecycle_issued;
   std::atomic<u64> dropped;    // records of this group that found no slot
-  std::atomic<u64> untracked;  // collectives and P2P whose end is never seen
+  std::atomic<u64> untracked;  // collectives and P2P without an observed end
   u64 reserved1;
   // --- observers
   alignas(64) std::atomic<u64> started_seq;  // highest collective seq seen started
@@ -341,8 +341,8 @@ static_assert(sizeof(StringRow) == 8 && sizeof(FrameRow) == 12 && sizeof(StackRo
 
 inline constexpr u32 kInlineWords = 10;
 
-// What happened, written by the thread that issued it. `seq` = 2t+1 while ticket t writes the slot,
-// 2t+2 once whole, 0 never used.
+// A record as the thread that issued it wrote it. `seq` = 2t+1 while ticket t writes the slot, 2t+2
+// once whole, 0 never used.
 struct Payload {
   u64 ticks;
   u64 seq;  // see fr_kind; step number for FR_STEP
@@ -385,7 +385,7 @@ enum class State : u32 {  // in the low 3 bits of Status::tag
   kIdle = 6      // and now no call does, it is not done
 };
 
-// What became of it, written by observers only. Belongs to ticket t when tag >> 3 == t + 1.
+// The outcome of a record, written by observers only. Belongs to ticket t when tag >> 3 == t + 1.
 struct alignas(32) Status {
   std::atomic<u64> tag;            // (t + 1) << 3 | State
   std::atomic<u64> started_ticks;  // 0 unknown; for kWaiting: when the wait began
@@ -440,7 +440,7 @@ static_assert(sizeof(SiteRow) == 128);
 
 // ---------------------------------------------------------------- device
 
-// What a communication library on devices (NCCL) says of its operations; foreign/nccl_*.
+// Reports of a communication library on devices (NCCL) about its operations; foreign/nccl_*.
 
 struct alignas(64) Device {
   // --- the thread that initializes a communicator
@@ -456,9 +456,9 @@ struct alignas(64) Device {
   std::atomic<u64> stale_handles;         // events of an operation that is over
   std::atomic<u64> foreign_handles;       // events of another process's operation
   std::atomic<u64> unknown_events;
-  std::atomic<u64> unmatched;        // library's operations that no call of ours was found for
+  std::atomic<u64> unmatched;        // library's operations for which no call was found
   std::atomic<i64> clock_offset_ns;  // host's CLOCK_MONOTONIC - device's clock, upper bound; 0 none
-  std::atomic<u64> threads_lost;     // threads whose groups of calls had no row
+  std::atomic<u64> threads_lost;     // threads that found no row for their groups of calls
 };
 static_assert(sizeof(Device) == 128);
 
@@ -523,7 +523,7 @@ static_assert(sizeof(DeviceOp) == 128);
 
 enum PhaseKind : u32 { kPhaseKernel = 0, kPhaseSend = 1, kPhaseRecv = 2 };
 
-// What a step of a transfer waits for; 4 bits.
+// Reason that a step of a transfer waits; 4 bits.
 enum class Wait : u32 {
   kNone = 0,
   kPosted = 1,         // buffer posted
@@ -547,13 +547,13 @@ struct alignas(64) Phase {
   std::atomic<u32> n_steps;
   std::atomic<u32> next_step;  // first that has not ended
   std::atomic<u32> waits;      // of 8 steps, 4 bits each: step s at 4 * (s % 8)
-  std::atomic<u32> pid;        // whose operation, where it is another process's
+  std::atomic<u32> pid;        // process of the operation, if it is not this one
   std::atomic<u64> first;      // kernel: device clock at its start; transfer: bytes so far
   std::atomic<u64> second;  // kernel: device clock at its end; transfer: net_word(), 0 not reported
 };
 static_assert(sizeof(Phase) == 64);
 
-// What the handle of another process's operation (nccl/tracker/tracker.hpp) says.
+// The parts of a handle of another process's operation (nccl/tracker/tracker.hpp).
 struct HandleParts {
   u32 process;     // handle_salt() of that process
   u32 op;          // its DeviceOp
@@ -571,7 +571,7 @@ constexpr u64 net_word(Net net, u32 device, u32 number) noexcept {
   return static_cast<u64>(net) << 48 | static_cast<u64>(device & 0xffff) << 32 | number;
 }
 
-// What fr's own calls of CUDA came to, and the process's first asynchronous error; foreign/cuda.*.
+// Results of fr's own CUDA calls, and the process's first asynchronous error; foreign/cuda.*.
 struct alignas(64) Cuda {
   // --- the observer thread, the only one that calls CUDA and may wait for it
   std::atomic<u32> observer_tid;  // 0: there is none, fr makes no device call
@@ -583,7 +583,7 @@ struct alignas(64) Cuda {
   std::atomic<u32> pairs;         // that there are
   u32 reserved0;
   u64 reserved1[2];
-  // --- recorders, whose operation gets no events
+  // --- recorders, for an operation that gets no events
   alignas(64) std::atomic<u64> exhausted;  // no pair was free
   std::atomic<u64> captured;               // a graph was being captured
   std::atomic<u64> no_context;             // of a context that has no events (yet)
@@ -610,8 +610,8 @@ static_assert(sizeof(Cuda) == 192);
 
 // ---------------------------------------------------------------- control page
 
-// One file per (job, attempt) and node, shared by its ranks: who is here, and the incident counter
-// that makes all ranks of the node dump together.
+// One file per (job, attempt) and node, shared by its ranks: the ranks that are here, and the
+// incident counter that makes all ranks of the node dump together.
 inline constexpr u32 kPeers = 256;
 
 enum PeerState : u32 {
@@ -654,11 +654,11 @@ struct alignas(64) PeerRow {
   char ring[184];                   // file name within the ring directory; "" = anonymous
   char last_op[64];                 // set at a clean exit: what it issued last, and where
   char last_site[192];              // behind its NUL, where there is room: the place of sys.exit
-  std::atomic<u64> hung;            // incident whose stall lasts on this rank; 0 none
+  std::atomic<u64> hung;            // incident of the stall that lasts on this rank; 0 none
   std::atomic<u64> warned_unix_ns;  // its last warning of a stall
   // --- peers, by CAS
   alignas(64) std::atomic<u64> salvaged;  // by the one that salvages it: incident + 1
-  std::atomic<u32> late_told;             // 1: one has said that it is late again and again
+  std::atomic<u32> late_told;             // 1: a peer has reported it as late again and again
   std::atomic<u32> paused;                // by the rank itself: 1 while it is in fr.breakpoint()
   u64 reserved2[6];
   Question questions[4];
@@ -695,7 +695,7 @@ struct alignas(64) Nodes {
   u32 reserved0;
   u8 token[16];
   std::atomic<u64> told;  // last incident that the others were told of
-  // --- whoever learns of an incident from another node
+  // --- the process that learns of an incident from another node
   std::atomic<u64> followed;  // the last one
   u64 reserved1[6];
   NodeRow rows[kNodes];  // the file has room for those that there are
@@ -709,10 +709,10 @@ struct Control {
   u32 row_count;
   i32 attempt;
   // --- one rank of the node, by CAS
-  std::atomic<u64> verdict;         // last incident that one has started frtrace for
-  std::atomic<u64> dump_said;       // last incident whose dumps one has told of on stderr
-  std::atomic<u64> warned_unix_ns;  // when one last told of a stall
-  std::atomic<u64> leftovers_said;  // 1: one has told of rings that an earlier run left
+  std::atomic<u64> verdict;         // last incident for which a rank has started frtrace
+  std::atomic<u64> dump_said;       // last incident with its dumps reported on stderr
+  std::atomic<u64> warned_unix_ns;  // when a rank last reported a stall
+  std::atomic<u64> leftovers_said;  // 1: a rank has reported rings that an earlier run left
   u64 reserved0[1];
   // --- the rank that opens an incident (CAS on incident)
   alignas(64) std::atomic<u64> incident;  // 0 none yet
@@ -726,7 +726,7 @@ struct Control {
   Nodes nodes;
 };
 static_assert(sizeof(Control) % 64 == 0);
-// What every file has; of the rows behind it only those of a job of several nodes.
+// The size of every file; only jobs of several nodes have more of the rows behind it.
 inline constexpr u64 kControlBytes = offsetof(Control, nodes) + offsetof(Nodes, rows);
 
 }  // namespace fr

@@ -31,7 +31,7 @@ bool is_space(char c) noexcept {
 bool is_quote(char c) noexcept {
   return c == '\'' || c == '"' || c == '`';
 }
-// Of a word: an identifier, an option, a path, base64.
+// Characters of a word: an identifier, an option, a path, base64.
 constexpr std::array<bool, 256> kWord = [] {
   std::array<bool, 256> out{};
   for (std::size_t c = 0; c < out.size(); ++c) {
@@ -65,7 +65,7 @@ constexpr std::string_view kFullWithin[] = {"passw",      "passphrase", "secret"
                                             "apikey",     "cookie",     "authorization"};
 constexpr std::string_view kFullPart[] = {"cred", "creds", "dsn", "pat", "pw"};
 constexpr std::string_view kWeakPart[] = {"token", "tokens", "auth", "pwd", "sig", "signature"};
-// Of a file or a place, not of the secret itself.
+// Endings that name a file or a place, not the secret itself.
 constexpr std::string_view kHarmlessEnd[] = {"file", "path", "dir", "py",  "cpp",
                                              "so",   "json", "txt", "yml", "yaml"};
 // These end what is counted or described: "token_ids", "key_dim".
@@ -194,7 +194,7 @@ bool looks_random(std::string_view word) noexcept {
       changes += kind != (is_upper(b) ? 1u : is_lower(b) ? 2u : 3u) ? 1 : 0;
     }
   }
-  // Of random base64 62 % of the steps change the kind, of CamelCase words with numbers below 35 %.
+  // 62 % of the steps change the kind in random base64, below 35 % in CamelCase words with numbers.
   return upper >= 2 && small >= 2 && digits >= 2 && word.size() / (others + 1) >= kSegment &&
          changes * 100 >= 40 * (word.size() - others);
 }
@@ -390,8 +390,8 @@ class Masker {
     shown ? keep(to) : mask(to);
   }
 
-  // Behind "scheme://": user:password@host. Of a text that was cut before its '@' the password
-  // shows by not being a port.
+  // Behind "scheme://": user:password@host. In a text that was cut before its '@', the password is
+  // recognised by not being a port.
   void authority() noexcept {
     std::size_t end = at_, at_sign = kNone, colon = kNone;
     for (; end < bytes_; ++end) {

@@ -8,7 +8,7 @@
 
 namespace fr {
 
-// What may be shown of the value that has this name: "db_password", "--api-key", "Authorization".
+// How much of a value with this name may be shown: "db_password", "--api-key", "Authorization".
 enum class Secrecy {
   kNone,  // all of it
   kWeak,  // numbers and paths: "max_tokens = 4096", "--token /run/token"
@@ -17,11 +17,11 @@ enum class Secrecy {
 Secrecy secrecy_of(std::string_view name) noexcept;
 
 // Overwrites secrets in place: values with a secret name ("token=x", "--password x", "'pwd': 'x'",
-// ('secret', 'x')), credentials in URLs and headers, words that look like keys. Of each at most
-// three characters remain, '*'. Returns the new length, which is never more. Linear.
+// ('secret', 'x')), credentials in URLs and headers, words that look like keys. Each is replaced by
+// at most three '*'. Returns the new length, which is never more. Linear.
 std::size_t mask_secrets(char* text, std::size_t bytes) noexcept;
 
-// The same of arguments, each ended by a NUL: there a value ends where its argument does.
+// The same for arguments, each ended by a NUL: a value ends where its argument does.
 std::size_t mask_arguments(char* text, std::size_t bytes) noexcept;
 
 }  // namespace fr

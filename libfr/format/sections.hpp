@@ -1,6 +1,5 @@
 // sections.hpp - how large one element of each section of a region is, in the order of enum
-// Section. Whoever lays a region out and whoever reads one go by this; later layouts may only let
-// them grow.
+// Section. Writers and readers of regions go by this; later layouts may only let them grow.
 #pragma once
 
 #include "format/layout.hpp"

@@ -26,8 +26,8 @@ enum class OpClass : u8 {
 std::size_t canonical_op(std::string_view op, char* out, std::size_t bytes) noexcept;
 OpClass class_of(std::string_view canonical) noexcept;
 
-// Which members of a record must be equal, besides the operation. What differs by right (own rank,
-// splits, lists on the root only, shapes of objects, call sites) is not among them.
+// Members of a record that must be equal, besides the operation. Members that may differ (own rank,
+// splits, lists on the root only, shapes of objects, call sites) are not among them.
 struct MustAgree {
   bool in_size, out_size, types, root;
 };

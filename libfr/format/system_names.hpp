@@ -7,7 +7,7 @@ namespace fr {
 // "TERM" of SIGTERM; null: a real-time signal or none.
 const char* signal_name(int signal) noexcept;
 
-// Of an errno that file operations give, as strerror has it; "error" of others.
+// Text of an errno that file operations give, as strerror has it; "error" for others.
 const char* error_text(int error) noexcept;
 
 }  // namespace fr

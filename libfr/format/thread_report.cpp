@@ -7,8 +7,8 @@
 namespace fr {
 namespace {
 
-// Such a call has no time limit. A switch of a thread in it is no poll: the kernel wakes all who wait
-// for a lock when a signal reaches one of them, the sampling signal too.
+// Such a call has no time limit. A context switch in it is no poll: when a signal reaches one
+// thread that waits for a lock, the sampling signal included, the kernel wakes all of them.
 bool waits_for_file_lock(const Task& t) noexcept {
   return t.syscall == SYS_flock ||
          (t.syscall == SYS_fcntl && (t.args[1] == F_SETLKW || t.args[1] == F_OFD_SETLKW));

@@ -276,7 +276,7 @@ Slot View::read(u32 slot, RecordCopy& out) const noexcept {
   out.ticket = (before - 2) / 2;
   const GroupRow* row = group(out.payload.group);
   if (row != nullptr && out.payload.ticks < get(row->created_ticks)) {
-    out.payload.group = 0;  // of a group that is destroyed and whose row another one has now
+    out.payload.group = 0;  // the group is destroyed, and another one has its row
   }
 
   // The status: observers may change it at any time; the last consistent one counts.

@@ -103,11 +103,11 @@ class View {
   u32 n_sites() const noexcept { return n_rows(kSecSites); }
   const SiteRow* site(u32 id) const noexcept;  // nullptr when unused
   u32 n_slots() const noexcept;
-  // Copies the record in a slot, at most a few attempts beside a writer. A record whose group's row
-  // is another group's by now has group 0.
+  // Copies the record in a slot, at most a few attempts beside a writer. A record of a group that
+  // has lost its row to another group has group 0.
   Slot read(u32 slot, RecordCopy& out) const noexcept;
 
-  // What the device library says; empty in rings of before it was asked.
+  // Reports of the device library; empty in rings from before it was asked.
   const Device* device() const noexcept;
   const Cuda* cuda() const noexcept;
   bool has_device() const noexcept;  // it has said something

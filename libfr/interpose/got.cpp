@@ -193,8 +193,8 @@ struct Scan {
 };
 
 // Modules of Python that look functions up on behalf of others, always with a handle of their own,
-// and the object of the interpreter: some builds have ctypes in it. Not any object: what
-// dlsym(RTLD_NEXT) finds depends on who calls it.
+// and the object of the interpreter: some builds have ctypes in it. Other objects are left alone:
+// the result of dlsym(RTLD_NEXT) depends on the calling object.
 bool is_dlsym_user(const Object& o, const Scan& scan) noexcept {
   if (scan.interpreter != nullptr && o.holds(scan.interpreter)) {
     return true;
@@ -241,7 +241,7 @@ void forget_objects(const Scan& scan) noexcept {
 int visit_object(dl_phdr_info* info, std::size_t, void* argument) {
   auto& scan = *static_cast<Scan*>(argument);
   if (info->dlpi_subs != g_unloaded) {
-    // What is loaded in place of an unloaded object may look like it: all are new.
+    // An object loaded in place of an unloaded one may look like it: treat all as new.
     g_unloaded = info->dlpi_subs;
     forget_objects(scan);
   }

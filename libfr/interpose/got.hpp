@@ -20,7 +20,7 @@ struct CallName {
   consteval CallName(const char (&name)[N]) { std::copy_n(name, N, text); }
 };
 
-// What the call led to before; known beforehand for lazily bound ones.
+// The function that the call led to before; known beforehand for lazily bound ones.
 template <CallName kCall>
 inline std::atomic<void*> g_real{nullptr};
 
@@ -59,7 +59,7 @@ struct RedirectTable {
 
   // Where a function leads, taken from a place that leads there if unknown. nullptr: unknown.
   void* learn(Redirect& r, void* leads_to) noexcept;
-  // The same for all rows whose functions a library has.
+  // The same for all rows with a function of that library.
   void learn_all(void* library) noexcept;
 };
 

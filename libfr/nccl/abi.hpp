@@ -56,7 +56,7 @@ enum EventState : int {
   kStGroupEndApiStart = 24
 };
 
-// What the unions of several versions share.
+// Fields that the unions of several versions share.
 struct ProxyOp {
   int pid;
   u8 channel;
@@ -317,7 +317,7 @@ struct Event1 {
 static_assert(sizeof(Event1) == 120 && offsetof(Event1, coll.func) == 48);
 static_assert(offsetof(Event1, p2p.func) == 40 && offsetof(Event1, p2p.peer) == 72);
 
-// What the network plugins within NCCL put behind `net.data`; `net.id` says which. Only builds of
+// The data of NCCL's own network plugins behind `net.data`; `net.id` gives the type. Only builds of
 // NCCL with NET_PROFILER=1 send it, one event per work request, as a child of a proxy step.
 inline constexpr i64 kNetIb1 = 1 << 16 | 1;      // type 1, version 1 of its descriptor
 inline constexpr i64 kNetSocket1 = 2 << 16 | 1;  // type 2

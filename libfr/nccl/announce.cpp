@@ -17,7 +17,7 @@ constexpr char kVariable[] = "NCCL_PROFILER_PLUGIN";
 constexpr char kChain[] = "FR_NCCL_CHAIN";
 constexpr std::size_t kLongestName = 254;  // NCCL cuts longer values of its variable
 
-// What NCCL finds libfr by: the path, or the bare name, which finds what is loaded already.
+// The name NCCL finds libfr by: the path, or the bare name, which finds the loaded library.
 std::string own_name() {
   const std::string path = fr_library_path();
   return path.size() <= kLongestName ? path : path.substr(path.rfind('/') + 1);
@@ -28,7 +28,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// What NCCL's configuration files say, which NCCL reads where the environment says nothing.
+// The value in NCCL's configuration files, which NCCL reads where the environment sets none.
 std::string configured() {
   std::string own = variable("NCCL_CONF_FILE");
   if (own.empty()) {

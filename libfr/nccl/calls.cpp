@@ -51,7 +51,7 @@ bool ask_comm(Comm comm, i32& n_ranks, i32& rank) noexcept {
   return bind_comm(row, comm, n_ranks, rank, ~0ull);
 }
 
-// What goes on for this communicator is over. True when that was its making, and it is not made.
+// Ends the background work of this communicator. True when that was its making, and it failed.
 [[gnu::cold, gnu::noinline]] bool end_background(Comm comm, fr_result how,
                                                  const char* text) noexcept {
   bool unmade = false;

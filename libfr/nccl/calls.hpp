@@ -60,11 +60,10 @@ struct CallThread {
   } timed[kStreams];
 };
 
-// Of the calling thread; null where there are too many threads.
+// State of the calling thread; nullptr where there are too many threads.
 CallThread* call_thread() noexcept;
 void push(CallThread& t, const Pending& p) noexcept;
-// What was called in the group is done now, or has failed with it. launches: it was
-// not a simulation.
+// Settles the calls of the group, or fails them with it. launches: it was not a simulation.
 void finish_group(CallThread& t, int result, const char* name, bool launches) noexcept;
 
 inline bool accepted(int result) noexcept {
@@ -90,9 +89,9 @@ struct Lifecycle {
 u32 comm_row(Comm comm) noexcept;
 // The call's work goes on in the background. False when that cannot be observed.
 bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept;
-// What goes on for this communicator is over. True when that was its making, and it is not made.
+// Ends the background work of this communicator. True when that was its making, and it failed.
 bool background_over(Comm comm, fr_result how, const char* text = nullptr) noexcept;
-// Made, alone or within a group. framework: all its work will be in records of a framework's.
+// It was made, alone or within a group. framework: a framework's records cover all its work.
 void comm_made(u32 row, Comm comm, i32 n_ranks, i32 rank, u64 since, bool framework) noexcept;
 // The call that makes a communicator came back, by itself or with its group.
 void made(const char* name, const Pending& p, int result) noexcept;

@@ -26,7 +26,7 @@ constexpr u32 kAsk3 = kAsk1 | kEvNetPlugin;
 constexpr u32 kAsk5 = kAsk3 | kEvGroupApi | kEvCollApi | kEvP2pApi | kEvKernelLaunch;
 constexpr u32 kAsk6 = kAsk5 | kEvCeColl;
 
-// What a plugin of each version may ask for.
+// Events that a plugin of each version may ask for.
 constexpr int kKnownTo[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff, 0xffff};
 
 void* pointer(Handle h) noexcept {
@@ -67,7 +67,7 @@ u32 events_for(u32 api) noexcept {
 
 // ---------------------------------------------------------------- the user's own plugin
 
-// What both plugins know an event as. NCCL gets the position and generation in this table.
+// One event as both plugins know it. NCCL gets its position and generation in this table.
 struct Pair {
   std::atomic<u32> generation;
   std::atomic<u32> in_use;
@@ -199,7 +199,7 @@ void* theirs_of(void* handle) noexcept {
 
 // ---------------------------------------------------------------- version by version
 
-// What all descriptors of calls say; version 1 has numbers for names.
+// Fields that the descriptors of calls have in all versions; version 1 has numbers for names.
 template <class T>
 Call call_of(const T& x) noexcept {
   Call c;
@@ -343,7 +343,7 @@ Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
   return other_start();
 }
 
-// What NCCL says of a communicator; up to version 3 nothing.
+// Facts that NCCL gives about a communicator; none up to version 3.
 struct CommFacts {
   const char* name = nullptr;
   u64 hash = 0;
@@ -407,7 +407,8 @@ struct Shim {
   // Contexts of the other plugin, by our communicator's slot.
   static inline std::atomic<void*> theirs[kContexts];
 
-  // That of a communicator of another process, whose transfer this one carries, is theirs already.
+  // The other plugin's context. The context of another process's communicator, for which this
+  // process carries a transfer, is theirs already.
   static void* theirs_for(void* context) noexcept {
     return is_foreign(number(context)) ? context : theirs[slot(context)].load();
   }

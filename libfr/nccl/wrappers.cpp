@@ -234,16 +234,16 @@ int get_async_error(Comm comm, int* error) noexcept {
 
 // ---------------------------------------------------------------- dlsym
 
-// What runs instead of the function of that name, where it is the one that other calls lead to.
+// The function to run instead of `found`; `found` itself where other calls lead elsewhere.
 void* ours_of(const char* name, void* found) noexcept;
 
-// ctypes and its like ask with a handle: then it does not matter who asks. What they get is ours.
+// ctypes and the like ask with a handle, so the caller does not matter. They get our function.
 template <CallName kCall>
 void* look_up(void* handle, const char* name) noexcept {
   const auto original = real<kCall, void*(void*, const char*)>();
   if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || name == nullptr ||
       std::strncmp(name, "nccl", 4) != 0) {
-    return original(handle, name);  // a jump: who asks matters here, and is still the caller
+    return original(handle, name);  // a jump: the caller matters here, and is still the same
   }
   void* const found = original(handle, name);
   if (found == nullptr) {
@@ -314,7 +314,7 @@ void* ours_of(const char* name, void* found) noexcept {
   return found;
 }
 
-// What places lead to that were never called through yet.
+// Finds the originals of places that were never called through.
 void find_originals() noexcept {
   g_real<"dlsym">.store(reinterpret_cast<void*>(&dlsym));
   if (void* nccl = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY)) {

@@ -172,7 +172,7 @@ void Endpoint::hear_post(const Protocol::Heard& heard) noexcept {
   }
 }
 
-// What the watchdog of this process has for other nodes.
+// Sends the posts of this process's watchdog to other nodes.
 void Endpoint::send_posts() noexcept {
   Post post;
   for (u32 i = 0; i < kSentAtOnce && posts_to_nodes.take(post); ++i) {
@@ -184,7 +184,7 @@ void Endpoint::send_posts() noexcept {
   }
 }
 
-// One that this node opened, and nobody told us of.
+// Tells of an incident that this node opened and no other node has reported.
 void Endpoint::check_incident(u64 now_ns) noexcept {
   const ControlPage& control = *recorder_.control;
   const Nodes& nodes = control.page().nodes;
@@ -211,7 +211,7 @@ void Endpoint::send(const Message& m) noexcept {
   u8 bytes[kMostBytes];
   const std::size_t n = protocol_.encode(m, bytes);
   if (const u16 port = port_of(to); port != 0) {
-    // One that the kernel has no room for is lost like any other, and sent again.
+    // A datagram that the kernel has no room for is lost like any other, and sent again.
     socket_.send(to.address, to.is_v6 != 0, port, bytes, n);
   }
 }

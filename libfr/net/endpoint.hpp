@@ -34,8 +34,8 @@ class Endpoint {
 
   // Any thread.
   void wake() noexcept;
-  // The watchdog's: who was told of an incident of this node, as soon as that is settled. nullptr:
-  // it is not of this node, or another process tells.
+  // For the watchdog: the nodes that were told of an incident of this node, once that is settled.
+  // nullptr: the incident is not of this node, or another process tells.
   const NodesAnswer* answer(u64 incident) noexcept;
 
  private:

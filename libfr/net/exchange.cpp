@@ -125,7 +125,7 @@ Step Exchange::count(const fr_store& store, u64 now_ns) {
   return n > kNodes ? fail("more nodes than there is room for") : Step::kAddress;
 }
 
-// The token is agreed on before the address is out: whoever has the list has both.
+// The token is agreed on before the address is out: a node that has the list has both.
 bool Exchange::publish(const fr_store& store) {
   Nodes& nodes = control_.page().nodes;
   u8 proposed[sizeof nodes.token];
@@ -195,7 +195,7 @@ Step Exchange::take_list(const std::string& rows) {
     is_routed =
         is_routed || ((nodes.rows[i].endpoint.load() & 0xffff) != 0 && !is_loopback(nodes.rows[i]));
   }
-  // One that others cannot reach must not be said not to answer.
+  // Clear addresses that others cannot reach: these nodes must not be said not to answer.
   for (u32 i = 0; i < n && is_routed; ++i) {
     if (is_loopback(nodes.rows[i])) {
       nodes.rows[i].endpoint.store(0);

@@ -4,11 +4,11 @@
 //                      /nodes   number of nodes; what it was before is a node's place in the list
 //                      /token   the first that a node proposes
 //                      /<node>  address of a node, 64 bytes (the list's row)
-//                      /listed  number of nodes whose row is there
+//                      /listed  number of nodes with a row there
 //                      /list    all rows, by the node that is first in the list
 //
 // One store operation after the other, none that waits: a node that never comes costs a time limit.
-// What a node has done stands in its control page, so that another process of it can go on.
+// A node's progress stands in its control page, so that another process of it can go on.
 #pragma once
 
 #include <string>

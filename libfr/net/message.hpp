@@ -30,8 +30,8 @@ enum class Kind : u8 {
   kIncident = 1,  // number: of the incident; all ranks are to dump
   kMoved = 2,     // number: the epoch; another process of the node has the endpoint now
   kAnswer = 3,    // number: of what is answered
-  // What the ranks of a group issue (Post::Kind in watch/post.hpp); number: the group's key, rank:
-  // its members on the sender's node, reason: the data. Not answered, and sent once.
+  // Operations that the ranks of a group issue (Post::Kind in watch/post.hpp); number: the group's
+  // key, rank: its members on the sender's node, reason: the data. Not answered, and sent once.
   kHashes = 4,
   kSignatures = 5,
   kDiffers = 6,

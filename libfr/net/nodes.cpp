@@ -1,4 +1,4 @@
-// nodes.cpp - the thread fr-nodes: who owns the endpoint, the exchange of addresses, then turns.
+// nodes.cpp - the thread fr-nodes: owner of the endpoint, the exchange of addresses, then turns.
 #include "net/nodes.hpp"
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ namespace fr::net {
 namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000;
-// An owner whose thread has not run for so long is stopped or starved: another rank takes over.
+// An owner with a thread that has not run for so long is stopped or starved: another takes over.
 constexpr u64 kSilent_ns = 3 * kSecond_ns;
 constexpr u64 kFirstLook_ns = 20'000'000;
 constexpr u64 kLastLook_ns = 2 * kSecond_ns;

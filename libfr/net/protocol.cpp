@@ -37,7 +37,7 @@ void Protocol::hear_incident(Peer& peer, Heard& heard) noexcept {
   heard.is_incident = number > peer.heard;
   peer.heard = number;
   if (state_ == kTelling && told_.kind == Kind::kIncident && number >= told_.number) {
-    // Whoever tells of it knows it.
+    // A node that tells of the incident knows it.
     note_answer(peer);
     if (number > told_.number || heard.sender < own_) {
       state_ = kYielded;

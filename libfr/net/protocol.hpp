@@ -2,7 +2,7 @@
 // memory of its own. The caller gives it datagrams and the time, and sends what it says.
 //
 //   begin() -> round: each node is told at 0, 50, 100, 200 and 400 ms until it answers
-//              settled: all have answered, or 200 ms after the last try; who has not is unanswered
+//              settled: all have answered, or 200 ms after the last try; the rest are unanswered
 //              yielded: a node before us in the list tells of the same incident: it is its round
 //
 // All nodes may notice a hang within the same moment. Each that is told yields to the first in the
@@ -20,7 +20,7 @@ inline constexpr u64 kLastAnswer_ns = 200'000'000;
 
 class Protocol {
  public:
-  // What is known of a node; zero at the start.
+  // State of a node; zero at the start.
   struct Peer {
     u64 heard = 0;  // newest incident that it told of: an older one is a replay
     u64 epoch = 0;  // of its endpoint

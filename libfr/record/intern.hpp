@@ -1,7 +1,7 @@
 // intern.hpp - the lock-free hit path of the string table: text -> id.
 //
 // Open addressing over private memory; ids lead into the region. Filled by tables.cpp under its
-// lock: id first, then hash with release, so that whoever sees a hash sees its id.
+// lock: id first, then hash with release, so that a reader that sees a hash sees its id.
 #pragma once
 
 #include <cstring>

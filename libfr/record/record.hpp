@@ -1,7 +1,7 @@
 // record.hpp - the record path: what fr_begin, fr_started, fr_end and the breadcrumbs do.
 //
 // Nothing in here allocates, locks, makes a system call, calls a device or takes the GIL, and
-// nothing throws. What is rare or done once per thread leaves through named functions of slow.cpp.
+// nothing throws. Rare work, and work done once per thread, is in named functions of slow.cpp.
 #pragma once
 
 #include <climits>
@@ -57,7 +57,7 @@ inline Hot* hot() noexcept {
 
 // ---------------------------------------------------------------- fr_begin
 
-// What an operation got when it was issued: its place among those of its group.
+// The place among the operations of its group that an operation got when it was issued.
 struct Issued {
   u64 seq;    // sequence number, of the group or of the lane
   u32 group;  // row; 0 where the group has none
@@ -235,7 +235,7 @@ inline void end(Hot& h, const fr_ticket& t, State state, u32 error, u64 at_ticks
   set_state(h, t, state, ticks, error);
 }
 
-// A released one whose report comes late after all is in flight again.
+// Puts a released operation back in flight, when its report comes late after all.
 void reopen(Hot& h, const fr_ticket& t) noexcept;  // slow.cpp
 
 inline void wait_begin(Hot& h, const fr_ticket& t) noexcept {

@@ -34,8 +34,8 @@ u32 find_lane(Hot& h, u32 group, i32 peer, bool is_send) noexcept {
 
 namespace detail {
 
-// Sends, receives, lifecycle, breadcrumbs, operations of unknown groups, and those whose end is not
-// seen.
+// Sends, receives, lifecycle, breadcrumbs, operations of unknown groups, and those without an
+// observed end.
 Issued issue_other(Hot& h, const fr_op& op, u64 ticks) noexcept {
   Issued out{};
   out.group = op.group < kGroups ? op.group : 0;

@@ -1,5 +1,5 @@
-// current.cpp - what the record path and signal handlers find the recorder by. Plain words: whoever
-// reads them may have interrupted anything.
+// current.cpp - the words by which the record path and signal handlers find the recorder. They are
+// plain: their reader may have interrupted anything.
 #include "recorder/current.hpp"
 
 namespace fr {

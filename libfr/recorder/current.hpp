@@ -1,4 +1,4 @@
-// current.hpp - the recorder of this process, for whoever only needs to find it or the time.
+// current.hpp - the recorder of this process, for code that only needs to find it or the time.
 #pragma once
 
 #include <atomic>

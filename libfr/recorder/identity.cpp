@@ -46,7 +46,7 @@ std::string program_name() {
 }
 
 std::string launcher_pid() {
-  // Below init there is nobody whom only the ranks of one job share; their session they do.
+  // Below init, the parent is not the job's own: take the session, which the job's ranks share.
   const pid_t parent = getppid();
   return std::to_string(parent > 1 ? parent : getsid(0));
 }

@@ -124,8 +124,8 @@ u32 Tables::name(const char* text) noexcept {
   return bytes != 0 ? intern_new(hash_bytes(text, bytes), text, bytes, For::kName) : 0;
 }
 
-// A text of a row that is used again. What fits goes into the row's own room: interned strings are
-// never given back, and a million groups may have a million names.
+// A text of a row that is used again. It goes into the row's own room if it fits: interned strings
+// are never given back, and a million groups may have a million names.
 u32 Tables::name_in_row(u32 text_row, const char* text) noexcept {
   const std::size_t bytes = length(text);
   const u32 known = bytes != 0 ? index_.find(hash_bytes(text, bytes), text, bytes) : 0;
@@ -228,7 +228,7 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
   return id;
 }
 
-// The entry of a name, or a free one for it, whose instance is 0; nullptr where the table is full.
+// The entry of a name, or a free one for it (instance 0); nullptr where the table is full.
 Tables::NameCount* Tables::count_of(u64 hash) noexcept {
   u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
   for (u32 probe = 0; probe < 64; ++probe, at = (at + 1) & (kNameCounts - 1)) {

@@ -37,7 +37,7 @@ class Tables {
   static constexpr u32 kFrameBuckets = 32768;
   static constexpr u32 kStackBuckets = 8192;
 
-  // How often groups of one name were made, of those whose rows were used again.
+  // Number of groups made per name, over groups that gave their row to another one.
   static constexpr u32 kNameCounts = 16384;  // power of two; names above it count from 1 again
   struct NameCount {
     u64 hash;  // 0 free

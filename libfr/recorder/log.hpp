@@ -7,7 +7,7 @@ namespace fr {
 
 enum LogLevel { kLogError = 0, kLogWarn = 1, kLogInfo = 2, kLogDebug = 3 };
 
-// Who the lines come from and which are shown; the host's text must stay.
+// Sets the level shown and the host that the lines name; the host's text must stay.
 void set_log(int level, const char* host) noexcept;
 void set_log_rank(int rank) noexcept;
 

@@ -3,8 +3,8 @@
 //
 // The own unwinder (sample/unwind.hpp) is not used here: it reads each word by a system call and
 // keeps tables of 80 KiB that a recording thread would have to share under a lock. backtrace() and
-// dladdr() allocate nothing once the unwinder is loaded. Names stay as linked; whoever shows them
-// demangles them, since that allocates.
+// dladdr() allocate nothing once the unwinder is loaded. Names stay as linked; the code that shows
+// them demangles them, since that allocates.
 #include "recorder/native_stack.hpp"
 
 #include <dlfcn.h>

@@ -331,7 +331,7 @@ const char* find(const OptionSpec& row, const Lookup& lookup, const char*& sourc
   return text != nullptr && (*text != '\0' || may_be_empty) ? text : nullptr;
 }
 
-// What a value of that row looks like.
+// The values that a row accepts, in words.
 std::string expected(const OptionSpec& row) {
   switch (row.kind) {
     case OptionKind::kBool:

@@ -20,7 +20,7 @@ enum class ThreadSampling { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
 enum class ToNodes { kAuto, kDirectory, kOff };  // how incidents reach other nodes
 
-// What tells jobs apart that no launcher names; "" is unknown.
+// Traits that tell apart jobs that no launcher names; "" is unknown.
 struct JobTraits {
   std::string store;     // where the ranks meet: host:port or a path
   std::string program;   // base name
@@ -116,7 +116,7 @@ std::string unknown_options(const char* const* variables);
 // One row alone, e.g. of the options that a dump stores: sets its member of `out` only.
 void read_option(std::string_view name, const Lookup& lookup, Options& out);
 
-// Who this process is, as far as the environment says (torchrun, Slurm, MPI).
+// Identity of this process as the environment gives it (torchrun, Slurm, MPI).
 struct EnvIdentity {
   i32 rank = -1;
   i32 local_rank = -1;

@@ -25,11 +25,11 @@ struct Part {
   // The watchdog thread's: no lock, no allocation, no device call.
   void (*every_tick)() noexcept = nullptr;  // 100 ms
   void (*every_second)() noexcept = nullptr;
-  // A dump is near: begin to gather what takes its time.
+  // A dump is near: begin to gather data that takes time.
   void (*before_dump)(Recorder& r) noexcept = nullptr;
-  // What was gathered, waited for at most limit_ns; nullptr: nothing was asked for.
+  // The gathered answer, waited for at most limit_ns; nullptr: nothing was asked for.
   const RasAnswer* (*ras_answer)(u64 limit_ns) noexcept = nullptr;
-  // Which nodes were told of this incident; waited for while they are. nullptr: not by this rank.
+  // Nodes that were told of this incident; waits until that is settled. nullptr: not by this rank.
   const NodesAnswer* (*nodes_answer)(u64 incident) noexcept = nullptr;
 
   // exit(): operations that nobody has waited for since then are not in flight.

@@ -45,7 +45,7 @@ void copy(char* to, std::size_t size, const std::string& from) {
   std::snprintf(to, size, "%s", from.c_str());
 }
 
-// Who this process is, as far as anybody has said so.
+// Sets the identity of this process as far as it is known.
 void read_identity_of(Recorder& r) {
   r.env = read_identity();
   if (r.env.rank < 0) {
@@ -125,7 +125,7 @@ void fill_header(Recorder& r) {
   h.magic.store(kRegionMagic, std::memory_order_release);
 }
 
-// What the record path reads.
+// Fills the state that the record path reads.
 void fill_hot(Recorder& r, u32 n_records) {
   Header& h = r.region.header();
   Hot& hot = r.hot;

@@ -51,7 +51,7 @@ std::string options_json(std::string_view table) {
   return out + "}";
 }
 
-// What the device library reports; null while no communicator was made.
+// Reports of the device library; null while no communicator was made.
 std::string device_json(const View& view) {
   const Device* d = view.device();
   if (!view.has_device()) {
@@ -97,7 +97,7 @@ std::string device_json(const View& view) {
   return out + "}";
 }
 
-// What was learned of each call site; times are the longest, in milliseconds.
+// The times learned for each call site; they are the longest, in milliseconds.
 std::string deadlines_json(const View& view) {
   std::string out = "[";
   for (u32 i = 0; i < view.n_sites(); ++i) {

@@ -67,8 +67,8 @@ struct Search {
   u32 left;
 };
 
-// The inode of an open file without a look at the file, whose file system may hang: descriptors say
-// it since Linux 5.14.
+// The inode of an open file, as its descriptor says since Linux 5.14. The file itself is not looked
+// at: its file system may hang.
 u64 inode_of(i32 pid, const char* descriptor) noexcept {
   char path[64];
   char text[256];
@@ -84,7 +84,7 @@ u64 inode_of(i32 pid, const char* descriptor) noexcept {
 struct HolderSearch {
   i32 self;
   u64 inode;
-  i32 pid;  // whose descriptors are looked at
+  i32 pid;  // process of the descriptors that are looked at
   i32 found;
   u32 left;
 };

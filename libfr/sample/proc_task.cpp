@@ -239,7 +239,7 @@ void read_syscall(i32 pid, Task& t) noexcept {
   t.pc = next();
 }
 
-// Of all threads, and of children that it has waited for: fields 14 to 17.
+// CPU time of all threads, and of children that it has waited for: fields 14 to 17.
 u64 cpu_ticks_of(i32 pid) noexcept {
   char path[48];
   char text[1024];

@@ -17,8 +17,8 @@ bool sample_again(i32 pid, Task& task, u64 first_look_ns, u64 now_ns) noexcept;
 
 // Calls fn with each process that the thread has started and not yet waited for.
 void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* context) noexcept;
-// What a process has done so far, with its descendants to the third generation, as far as their
-// first threads started them.
+// Work of a process so far, with its descendants to the third generation, as far as their first
+// threads started them.
 struct ProcessWork {
   u64 cpu_ns;
   bool is_blocked;   // its first thread sleeps uninterruptibly: in a disk or a file server

@@ -17,8 +17,8 @@ namespace {
 // The state letter in /proc/<pid>/stat and what follows; nullptr when there is no such process.
 const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
   char path[64];
-  // Of its first thread, which says the same: emulators answer for /proc/PID/stat themselves, and
-  // give a forked child its parent's start.
+  // Read the first thread's, which says the same: emulators answer for /proc/PID/stat themselves,
+  // and give a forked child its parent's start.
   format(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
   if (read_small_file(path, text, bytes) == 0) {
     return nullptr;

@@ -23,7 +23,7 @@ char process_state(i32 pid) noexcept;
 // Inode of /proc/self/ns/pid, 0 unknown: pids mean something only within one namespace.
 u64 pid_namespace() noexcept;
 
-// Whether a rank of this page lives, or one is just entering it. Of the own pid namespace.
+// Whether a rank of this page lives, or one is just entering it. Same pid namespace only.
 bool has_living_rank(const Control& page) noexcept;
 
 // Stopped by a signal (SIGSTOP, SIGTSTP), not by a debugger.

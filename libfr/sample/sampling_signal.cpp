@@ -22,7 +22,7 @@ std::atomic<SampleSlot*> g_slots{nullptr};
 std::atomic<int> g_signal{0};
 std::atomic<void (*)(int, u64) noexcept> g_dump_requested{nullptr};
 std::atomic<const fr_python*> g_python{nullptr};
-// Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
+// The context that our handler interrupted on this thread. Handlers read it: no lazy allocation.
 thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
@@ -111,7 +111,7 @@ bool is_ours(int signal) noexcept {
 
 namespace {
 
-// One that nobody has: libraries take theirs from the ends, so this looks in the middle.
+// Takes a signal that is unused: libraries take theirs from the ends, so this looks in the middle.
 int install_handler() noexcept {
   if (const int kept = g_signal.load(); is_ours(kept)) {
     return kept;  // a forked child has its parent's

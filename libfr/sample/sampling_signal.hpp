@@ -20,7 +20,7 @@ inline constexpr u32 kPythonFrames = 512;  // of one thread
 enum SlotState : u64 { kIdle, kRequested, kWriting, kAnswered, kLate };
 inline constexpr u32 kLateSlots = kSlots / 2;  // at most; the others are for the next dump
 
-// Where one thread puts what it copies. word = token << 8 | SlotState.
+// Room for the copy that one thread makes. word = token << 8 | SlotState.
 struct SampleSlot {
   std::atomic<u64> word;
   u32 row;

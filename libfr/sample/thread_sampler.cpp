@@ -210,7 +210,7 @@ struct ThreadStacks::Round {
   u32 pending = 0;
 };
 
-// Frees the slots whose thread answered too late, or may never answer because it is gone.
+// Frees the slots of threads that answered too late, or may never answer because they are gone.
 void ThreadStacks::empty_slots(Round& round) noexcept {
   u32 n_late = 0;
   for (u32 i = 0; i < kSlots; ++i) {
@@ -238,7 +238,7 @@ bool ThreadStacks::take_answers(Round& round) noexcept {
   return any;
 }
 
-// Interrupts the row's thread, whose answer goes into slot i. False where it cannot be interrupted.
+// Interrupts the row's thread; its answer goes into slot i. False where it cannot be interrupted.
 bool ThreadStacks::request(Round& round, u32 i, ThreadRow& row) noexcept {
   const char state = row.task.state;
   if (row.task.tid == round.self) {

@@ -6,9 +6,9 @@
 //   slot.word = requested      --signal-->    registers, top of the stack, Python frames -> slot
 //   walks the copy, names it   <--futex---    slot.word = answered, goes on
 //
-// The thread does nothing but copy: it takes no lock, allocates nothing, and needs no GIL. One that
-// blocks the signal, or sleeps uninterruptibly, is known by /proc alone. All memory is mapped by
-// init(); collect() takes no lock and allocates nothing.
+// The thread does nothing but copy: it takes no lock, allocates nothing, and needs no GIL. A thread
+// that blocks the signal, or sleeps uninterruptibly, is known by /proc alone. All memory is mapped
+// by init(); collect() takes no lock and allocates nothing.
 #pragma once
 
 #include <signal.h>
@@ -30,7 +30,7 @@ class ThreadStacks {
   int signal() const noexcept;  // 0: none, no thread is interrupted
   // Threads of this process, as seen from the calling one; nullptr without memory.
   const ThreadReport* collect() noexcept;
-  // Of another process: what /proc says.
+  // Threads of another process, from /proc alone.
   const ThreadReport* sample_process(i32 pid) noexcept;
   // In a handler: the calling thread alone, as it was interrupted.
   const ThreadReport* collect_own(const ucontext_t& context) noexcept;

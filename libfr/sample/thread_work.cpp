@@ -256,7 +256,7 @@ void ThreadStacks::Work::merge(ThreadReport& out, ThreadRow& row, const Raw& r,
   const u32 skip_from = stored > kMost ? kMost - kPythonTail : stored;
   const u32 skip_to = stored > kMost ? stored - kPythonTail : stored;
   row.python_cut = skip_to - skip_from + hidden;
-  // What the Python frames leave; before 3.11 each of them has several native ones of its own.
+  // The room that the Python frames leave; before 3.11 each of them has several native frames.
   u32 natives_left = kShownFrames - std::min(stored, kMost);
   const auto add_native = [&](u64 pc) {
     if (natives_left == 0) {

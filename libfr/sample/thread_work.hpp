@@ -11,7 +11,7 @@ namespace fr {
 constexpr u32 kNativeFrames = 128;  // of one thread, as walked
 constexpr u32 kShownFrames = 160;   // of one thread, in the dump
 
-// What a collection needs beside its result.
+// Memory that a collection needs beside its result.
 struct ThreadStacks::Work {
   static constexpr u32 kPcs = 16 * 1024;
   static constexpr u32 kPython = 6 * 1024;

@@ -45,7 +45,7 @@ class Unwinder {
   // Addresses within the call instruction of each frame, innermost first. *whole: the outermost
   // frame was reached.
   u32 walk(Registers registers, const StackCopy& stack, u64* pcs, u32 limit, bool* whole) noexcept;
-  // What is kept of earlier walks is good for one set of modules.
+  // Forgets earlier walks: their results hold for one set of modules.
   void forget() noexcept;
 
  private:

@@ -1,5 +1,5 @@
 // crash.cpp - SIGSEGV and its like leave a mark in the ring, then a dump if the process still can,
-// then go on to whoever handled them before, so that it dies as it would have. A handler that was
+// then go on to the handler set before, so that it dies as it would have. A handler that was
 // set later (faulthandler's) hands on to this one.
 #include "stop/crash.hpp"
 
@@ -29,7 +29,7 @@ namespace {
 
 constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr u64 kDump_ns = 5'000'000'000ull;
-constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
+constexpr u64 kElected_ns = 2'000'000'000ull;  // electing the rank that starts frtrace
 constexpr u64 kWord_ns = 5'000'000'000ull;     // torchrun's error file, with the verdict
 constexpr std::size_t kAltStackBytes = 128 * 1024;
 constexpr u32 kToldFrames = 12;
@@ -266,8 +266,8 @@ void handle_crash(int signal, siginfo_t* info, void* context) noexcept {
   }
   const bool ours = r != nullptr && r->pid == getpid() && g_crashing.load() == self;
   if (ours && dumped) {
-    // Whoever finds the ring, or the process dead, need not salvage what is safe: that would put an
-    // evidence without stacks in the place of this one.
+    // A peer that finds the ring, or the process dead, need not salvage it: the copy would put
+    // evidence without stacks in the place of this dump.
     r->region.header().crash_dumped.store(1);
     if (PeerRow* row = r->control->own()) {
       row->state.store(kPeerExited);

@@ -30,7 +30,7 @@ constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 bool may_be_no_end(int signal) noexcept {
   return signal == SIGHUP || signal == SIGQUIT;
 }
-// What was there before ours; indexed by signal. Static: read by handlers, also in forked children.
+// Handlers before ours; indexed by signal. Static: read by handlers, also in forked children.
 struct sigaction g_before[NSIG];
 struct sigaction g_first_before[NSIG];  // before ours was installed for the first time
 std::atomic<bool> g_installed[NSIG];
@@ -38,15 +38,15 @@ std::atomic<bool> g_installed[NSIG];
 thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
 constexpr u64 kDump_ns = 5'000'000'000ull;
 constexpr u64 kDumpAlive_ns = 1'000'000'000ull;  // where the script has a handler of its own
-constexpr u64 kCopy_ns = 3'000'000'000ull;       // likewise of the rings
+constexpr u64 kCopy_ns = 3'000'000'000ull;       // for copies of the rings
 constexpr u64 kCopyAlive_ns = 500'000'000ull;
-constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
+constexpr u64 kElected_ns = 2'000'000'000ull;  // electing the rank that starts frtrace
 constexpr u64 kWord_ns = 8'000'000'000ull;     // torchrun's error file, with the verdict
 std::atomic<bool> g_evidence_left{false};      // the handler of a fatal signal has begun
-std::atomic<bool> g_handled_noted{false};  // that of a signal that the program handles has begun
-std::atomic<i32> g_leaving{0};             // thread whose handler is at it; 0 none, or done
-std::atomic<int> g_deferred{0};            // signal that came meanwhile on that thread
-std::atomic<bool> g_ring_copied{false};    // and it worked
+std::atomic<bool> g_handled_noted{false};      // the same for a signal that the program handles
+std::atomic<i32> g_leaving{0};                 // thread in the handler; 0 none, or done
+std::atomic<int> g_deferred{0};                // signal that came meanwhile on that thread
+std::atomic<bool> g_ring_copied{false};        // and it worked
 
 // Will the process die of it? Not where the script has a handler of its own.
 bool is_fatal(int signal) noexcept {

@@ -1,5 +1,5 @@
-// absent.hpp - who has come to an operation that stands still, and what those do who have not: by
-// the rings of this node's ranks, and by what /proc says of their processes. No allocation, no lock.
+// absent.hpp - members that have come to a stalled operation, and the activity of those that have
+// not: from the rings of this node's ranks, and from /proc. No allocation, no lock.
 #pragma once
 
 #include "format/view.hpp"
@@ -32,7 +32,7 @@ class AbsentRanks final : public Eyes {
     bool is_first = false;  // see Here
   };
   Node look_at_node(u64 now_ns) noexcept;
-  // One of any group that this node's ranks know.
+  // An operation of any group that this node's ranks know.
   bool look(u64 key, u64 seq, u64 now_ns, Here& to) noexcept override;
 
  private:

@@ -1,5 +1,5 @@
-// agreement.cpp - reads rings, and compares operation by operation. What is said of a difference is
-// in agreement_words.cpp.
+// agreement.cpp - reads rings, and compares operation by operation. The text about a difference is
+// made in agreement_words.cpp.
 #include "watch/agreement.hpp"
 
 #include <sys/mman.h>
@@ -237,7 +237,7 @@ OpName Agreement::name_of(Ring& ring, u32 op) noexcept {
   return {name.hash, static_cast<OpClass>(name.op_class)};
 }
 
-// Of all frames: a function that wraps an operation is called from several places. 0: not captured.
+// Hash of all frames: a wrapper of an operation is called from several places. 0: not captured.
 u32 Agreement::site_of(Ring& ring, u32 stack) noexcept {
   if (stack == 0 || stack >= kStacks) {
     return 0;

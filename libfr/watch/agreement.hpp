@@ -25,16 +25,16 @@ class Agreement {
 
   // A ring from its record `first` on. The mapping stays until another takes the place `at`.
   void attach(u32 at, const View& view, u64 first) noexcept;
-  // What came since the last call, but for records that began since then: they may be half written.
+  // Reads the records since the last call, except those begun since then: they may be half written.
   void read_all(u64 now_ns) noexcept;
-  // A difference that nobody was told of yet, as one line: who issued what, and where. Once per
+  // A difference that was not told yet, as one line: ranks, operations and call sites. Once per
   // group. False: there is none.
   bool tell(u64 now_ns, char* text, std::size_t bytes) noexcept;
 
-  // Whether operations that differ are told of; what was sampled is in any case.
+  // Whether differing operations are told of; samples are in any case.
   void set_operations(bool on) noexcept { operations_ = on; }
 
-  // Over nodes: the job's list, our place in it; what is due to be told to others; what others told.
+  // Between nodes: the job's list and our place in it; posts due to others; a post of another.
   void set_nodes(const NodeRow* rows, u32 n, u32 own) noexcept;
   void talk(u64 now_ns, Posts& out) noexcept;
   void hear(const Post& post, u64 now_ns, Posts& out) noexcept;
@@ -49,7 +49,7 @@ class Agreement {
   static constexpr u32 kEpoch = 256;  // operations that one hash covers at most
   static constexpr u32 kEnds = 16;
   static constexpr u32 kSamples = 64;
-  static constexpr u32 kSites = 64;       // call sites of a group whose agreement is known
+  static constexpr u32 kSites = 64;       // call sites per group with known agreement
   static constexpr u32 kAgreed = 8;       // times that all were at a site before a deviation counts
   static constexpr u32 kStepsApart = 3;   // once may be a step that is counted late
   static constexpr u32 kSwapWithin = 16;  // operations between the two of an exchange
@@ -87,7 +87,7 @@ class Agreement {
     bool differs;
     u64 sum, weighted;
   };
-  // Where NaN came in: an operation whose inputs had some on ranks whose outputs had none before.
+  // Origin of NaN: an operation with NaN in inputs of ranks that had none in outputs before.
   struct Origin {
     u64 key;  // of the group; 0: none yet
     u64 begun_ns;

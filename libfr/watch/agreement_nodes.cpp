@@ -88,7 +88,7 @@ void Agreement::talk(u64 now, Posts& out) noexcept {
     if (g.key == 0 || g.hash_next <= 1 || g.counted == 0) {
       continue;
     }
-    // What was hashed a while ago: the home has it by now, too.
+    // Operations hashed a while ago: the home has them by now, too.
     const u32 until = g.ripe;
     const u32 from = until - std::min(until - g.sent, kFarthest);
     g.ripe = g.hash_next - 1;

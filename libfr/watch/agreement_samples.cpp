@@ -1,12 +1,12 @@
 // agreement_samples.cpp - what FR_FINGERPRINT sampled: outputs that must be equal on all members, and
 // the rank that first put NaN in.
 //
-// Whoever gets NaN from others has it in an output before it has it in an input. A rank whose input
-// has some and whose sampled outputs had none is where it came in; where several are at once, it
-// came in between the samples. A rank that missed a sample and had no clean input since is not it; one
-// that received something since may have it from there.
-// It counts once it is there again at the same call site: a gradient scaler makes an overflow now and
-// then, and skips that step.
+// A rank that gets NaN from others has it in an output before it has it in an input. NaN came in at
+// a rank that has some in an input and had none in its sampled outputs; if several ranks have it at
+// once, it came in between the samples. A rank that missed a sample and had no clean input since is
+// not the origin; a rank that received something since may have it from there.
+// An origin counts once NaN is there again at the same call site: a gradient scaler makes an
+// overflow now and then, and skips that step.
 #include <algorithm>
 
 #include "watch/agreement_memory.hpp"
@@ -99,7 +99,7 @@ void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan,
   ring.tainted = true;
 }
 
-// Of the operation: its sample may have come when the next step had begun.
+// The step of the operation, not of its sample: that may have come when the next step had begun.
 i64 Agreement::step_of(const Ring& ring, u32 group, u32 seq) noexcept {
   const u32 slots = ring.view.n_slots();
   bool is_before = false;

@@ -14,8 +14,7 @@ namespace fr {
 namespace {
 
 constexpr u32 kSidesShown = 3;
-constexpr u32 kUnnamed =
-    8;  // differences whose records were gone, before one is told without names
+constexpr u32 kUnnamed = 8;  // differences without records before one is told without names
 
 int length(std::string_view text) {
   return static_cast<int>(text.size());
@@ -87,7 +86,7 @@ struct Agreement::Side {
   const Held* first;
 };
 
-// The records of one operation, of the members whose ring still has it.
+// The records of one operation, from members with a ring that still has it.
 u32 Agreement::find_held(const Group& g, u32 seq, Held* held, u16 kind) noexcept {
   u32 n = 0;
   RecordCopy& r = memory_->record;
@@ -214,7 +213,7 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
   }
   const bool tie = sides[0].n == sides[1].n;
   line.add(tie ? "mismatch: nothing tells which is right: " : "mismatch: ");
-  // Who is wrong first, and against what.
+  // The wrong side first, against the other.
   for (u32 k = 0; k < n_sides && k < kSidesShown; ++k) {
     const Side& side = tie ? sides[k] : sides[(k + 1) % n_sides];
     const Held& against = *(&side == &sides[0] ? sides[1] : sides[0]).first;
@@ -426,7 +425,7 @@ bool Agreement::tell_origin(u64 now, char* text, std::size_t bytes) noexcept {
   return true;
 }
 
-// Of our own members, for the node that compares.
+// Describes the operation of our own members, for the node that compares. False: no ring has it.
 bool Agreement::describe_own(Group& g, u32 seq, Issued& to) noexcept {
   Held* held = memory_->held[0];
   const u32 n = find_held(g, seq, held, FR_COLLECTIVE);
@@ -470,7 +469,7 @@ bool Agreement::tell_dispute(Group& g, char* text, std::size_t bytes) noexcept {
   line.add("mismatch: %sin #%l of %.*s ",
            with_us == d.differ ? "nothing tells which is right: " : "", u64{theirs.seq},
            length(name), name.data());
-  // Who is wrong first.
+  // The wrong side first.
   for (const bool ours : {with_us < d.differ, with_us >= d.differ}) {
     const Issued& side = ours ? own : theirs;
     const Issued& other = ours ? theirs : own;
@@ -520,7 +519,7 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
     Group& g = memory_->groups[i];
     if (g.output_due_ns != 0 && now >= g.output_due_ns) {
       g.output_due_ns = 0;
-      // What was put in differs already where the operations do.
+      // Only where the operations agree: otherwise their inputs differ already.
       if (!g.told && g.due_ns == 0 && tell_output(g, text, bytes)) {
         g.output_told = true;
         return true;

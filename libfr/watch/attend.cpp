@@ -12,7 +12,7 @@ namespace {
 
 constexpr u64 kAsked_ns = 3'000'000'000;
 
-// Of the rank that has the endpoint, on its watchdog's thread.
+// State of the rank that has the endpoint, used on its watchdog's thread.
 struct State {
   explicit State(Recorder& r) noexcept : eyes(r) {}
   AbsentRanks eyes;
@@ -132,7 +132,7 @@ void ask_attendance(Recorder& r, AbsentRanks::Seen& seen, u64 now) noexcept {
   const i32 absent = q->absent.load();
   const i32 busy = q->busy.load();
   const bool is_fresh = others == Others::kCame || now < heard + Attendance::fresh_ns(nodes);
-  // What is seen here is newer: a rank of this node that computes or is gone stands.
+  // This node's own view is newer: a rank of this node that computes or is gone stands.
   const bool stands =
       seen.others == Others::kGone || (seen.others == Others::kBusy && others == Others::kAsleep);
   if (q->answers.load() != id || !is_fresh || others == Others::kUnseen || stands) {

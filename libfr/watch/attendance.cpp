@@ -109,7 +109,7 @@ Post Attendance::post(u8 kind, const Row& row, u32 node, Told told, u64 now) con
   return p;
 }
 
-// Which nodes the home asks: those with members. Of a group in thousands of pieces none are.
+// Notes the nodes that the home asks: those with members. None, if the group has too many ranges.
 void Attendance::note_nodes(Row& row, const Here& here) noexcept {
   const u64 runs = here.ranks.size() / 3;
   if (runs * static_cast<u64>(world_ > 0 ? world_ : 1) > kMostTests) {
@@ -171,7 +171,7 @@ void Attendance::look(Row& row, u64 now, Eyes& eyes, Posts& out) noexcept {
   out.give(p);
 }
 
-// One that was not heard for longer than it lets pass between two of its own.
+// Asks each node that was not heard for longer than one and a half of its periods.
 void Attendance::ask_nodes(Row& row, u64 now, Posts& out) noexcept {
   if (now < row.round_ns) {
     return;

@@ -1,14 +1,14 @@
-// attendance.hpp - who has come to an operation that stands still, over all nodes of its group. Pure:
-// no socket, no clock, no process.
+// attendance.hpp - members that have come to a stalled operation, over all nodes of its group.
+// Pure: no socket, no clock, no process.
 //
-//   node 1 --- who came of its ranks, every 2 s while one waits ----> home: node of the first rank
-//   node 2 <-- who came of yours? ----------------------------------- home, to those it did not hear
-//   node 2 --- who came of its ranks -------------------------------> home
-//   node 1 <-- who came of all, and what those do who did not ------- home, answers each of node 1's
+//   node 1 --- arrivals of its ranks, every 2 s while one waits ---> home: node of the first rank
+//   node 2 <-- which of yours came? -------------------------------- home, to those it did not hear
+//   node 2 --- arrivals of its ranks ------------------------------> home
+//   node 1 <-- arrivals of all, activity of the absent ------------- home, answers each of node 1's
 //
-// So a group on n nodes costs 2 n messages in 2 s, and none where nothing stands still. What is lost
-// is sent again with the next; of a node that is not heard nothing is known. Periods grow with the
-// job, by 1 ms per node. All have come is never taken back, and ends the messages.
+// So a group on n nodes costs 2 n messages in 2 s, and none where nothing stalls. A lost message is
+// made up for by the next; nothing is known of a node that is not heard. Periods grow with the job,
+// by 1 ms per node. All have come is never taken back, and ends the messages.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ namespace fr {
 
 inline constexpr u64 kNoSeq = ~0ull;  // of a send or receive: nobody comes to it
 
-// What a node sees of its own ranks.
+// A node's view of its own ranks.
 struct Here {
   u32 members = 0;         // of the group
   u32 came = 0;            // of them
@@ -29,7 +29,7 @@ struct Here {
   i32 absent = -1;         // one that has not come, or has ended
   i32 busy = -1;           // a rank of the node that computes, of the group or not
   u64 came_ago_ns = 0;     // the last one
-  bool is_first = false;   // of a process: who computes is known with the next look, a second later
+  bool is_first = false;   // of a process: the next look, a second later, knows if it computes
   // of the group, until the next look
   i32 n_ranks = 0;
   std::span<const u32> ranks;  // {first, count, stride}...

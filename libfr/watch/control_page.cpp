@@ -1,5 +1,5 @@
-// control_page.cpp - maps, claims and removes the page. Processes agree on who makes and who removes
-// it by a file lock, held for moments only.
+// control_page.cpp - maps, claims and removes the page. A file lock, held for moments only, settles
+// which process makes it and which removes it.
 #include "watch/control_page.hpp"
 
 #include <fcntl.h>
@@ -87,7 +87,7 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
                     page_->version == kLayoutVersion && page_->row_bytes == sizeof(PeerRow) &&
                     page_->row_count == kPeers;
   if (fresh || !ours || !has_living_rank(*page_)) {
-    // New, or left by an earlier run of the same job and attempt whose ranks are all gone.
+    // New, or left by an earlier run of the same job and attempt with all its ranks gone.
     std::memset(static_cast<void*>(page_), 0, kControlBytes);
     page_->version = kLayoutVersion;
     page_->row_bytes = sizeof(PeerRow);

@@ -1,7 +1,7 @@
 // control_page.hpp - the control page: the ranks of one job, attempt and node (pid namespace).
 //
-// Who dumps first raises `incident`; everyone else's watchdog sees it and dumps too. The page also
-// remembers how a rank ended that left no ring behind.
+// The rank that dumps first raises `incident`; the watchdogs of all others see it and dump too. The
+// page also remembers the end of a rank that left no ring behind.
 #pragma once
 
 #include <string>

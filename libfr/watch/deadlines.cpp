@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kInRow = std::memory_order_relaxed;
 constexpr u64 kGone_ns = 2'000'000'000;  // an end that is being reported is no hang
-// Of a site that nobody knows yet: it may be a first compilation.
+// For a call site not seen before: it may be a first compilation.
 constexpr u64 kFirstWarn_ns = 60'000'000'000;
 constexpr u64 kFirstDump_ns = 660'000'000'000;  // one of ten minutes, and what comes with it
 constexpr u64 kKnown = 5;                       // visits
@@ -38,7 +38,7 @@ void raise_longest(std::atomic<u32>& to, u32 ms) noexcept {
   to.store(std::max(to.load(kInRow), ms), kInRow);
 }
 
-// What a deadline follows from in a state.
+// The learned times that a state's deadline follows from.
 SiteLongest& measure(SiteRow& site, Others others) noexcept {
   return others == Others::kCame     ? site.together
          : others == Others::kAsleep ? site.asleep

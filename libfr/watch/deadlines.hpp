@@ -12,7 +12,7 @@
 
 namespace fr {
 
-// Of the members of a group that stands still, as far as this process can see.
+// State of the members of a stalled group, as far as this process can see.
 enum class Others : u8 {
   kUnseen,  // all that this node has came or wait, and some are on other nodes
   kCame,    // all have issued the operation
@@ -45,8 +45,8 @@ struct Deadline {
 
 // `site` may be nullptr: nothing is known of it.
 Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& floors) noexcept;
-// The same for a node whose ranks issue nothing and wait in no operation, counted from the last one;
-// `site` is the row of these silences. Before the job has shown a rhythm, and while a process
+// The same for a node with ranks that issue nothing and wait in no operation, counted from the last
+// one; `site` is the row of these silences. Before the job has shown a rhythm, and while a process
 // computes, silence is ordinary: the deadlines are those of a first compilation at least. Before a
 // first collective (`has_met`) that holds even where the user set shorter ones.
 struct Silent {
@@ -66,7 +66,7 @@ constexpr u64 noted_from(const Floors& floors) noexcept {
   const u64 least = (floors.warn_ns < floors.dump_ns ? floors.warn_ns : floors.dump_ns) / 4;
   return least < 1'000'000'000 ? least : 1'000'000'000;
 }
-// Of all that was learned.
+// The longest of all times learned for the site.
 u64 longest_ns(const SiteRow& site) noexcept;
 
 // ---- what is learned, by the only writer of the rows

@@ -7,14 +7,14 @@
 
 namespace fr {
 
-// What a process that ends says of itself: "rank 1 (host n1, pid 7) was ended by SIGTERM, sent by
+// How a process that ends describes itself: "rank 1 (host n1, pid 7) was ended by SIGTERM, sent by
 // process 4 (torchrun), with all_reduce #41 of default_pg at train.py:57 (step) in flight". At most
 // bytes - 1 characters. Async-signal-safe.
 void describe_end(const View& view, char* out, std::size_t bytes) noexcept;
 
 // When the process met its end, in seconds since 1970. torchrun takes the earliest for the root
 // cause: a rank that only follows others (a signal ends it, or an operation failed) gets a time two
-// seconds ahead, so that it comes after ranks that left no file, whose time is when torchrun looked.
+// seconds ahead. So it comes after ranks that left no file, which get the time of torchrun's look.
 u64 time_of_end_s(const Header& header, u64 now_unix_ns) noexcept;
 
 // The file's JSON; 0: does not fit.

@@ -1,4 +1,4 @@
-// groups.hpp - which group of one rank is which of another's, and who its members are.
+// groups.hpp - recognises one rank's group in another rank's ring, and finds its members.
 #pragma once
 
 #include <cstring>

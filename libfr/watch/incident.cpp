@@ -1,5 +1,5 @@
-// incident.cpp - the part of the control page that signal handlers use: whose process is dead, and
-// which incident is open. Lock-free: a rank that dies inside must not hold up the others.
+// incident.cpp - the part of the control page that signal handlers use: which processes are dead,
+// and which incident is open. Lock-free: a rank that dies inside must not hold up the others.
 #include <cstring>
 
 #include "format/text.hpp"
@@ -16,7 +16,7 @@ constexpr u64 kJoinWindow_ns = 30'000'000'000ull;
 // that hang: whoever ends a job by hand does so one process after the other.
 constexpr u64 kLasts_ns = 600'000'000'000ull;
 
-// True for whoever gets the word up to `to`.
+// True for the caller that gets the word up to `to`.
 bool raise_to(std::atomic<u64>& word, u64 to) noexcept {
   u64 seen = word.load();
   while (seen < to) {
@@ -152,7 +152,7 @@ void ControlPage::reason(char* text, std::size_t bytes) const noexcept {
 }
 
 bool ControlPage::follow(u64 incident, i32 rank, const char* reason) noexcept {
-  // Before the number: who sees that must not take it for one of this node's.
+  // Before the number: a process that sees it must not take it for one of this node's.
   raise_to(page_->nodes.followed, incident);
   if (!raise_to(page_->incident, incident)) {
     return false;

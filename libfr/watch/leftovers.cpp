@@ -48,7 +48,7 @@ void remove_dead_pages(const char* dir, u64 pid_namespace) noexcept {
           return;
         }
         Mapping file = map_file(path);
-        // Under the lock that ranks take to open a page: who waits for it then makes a new one.
+        // Under the lock that ranks take to open a page: a rank that waits for it makes a new page.
         if (file.bytes == sizeof(Control) && flock(file.fd, LOCK_EX | LOCK_NB) == 0) {
           const auto& page = *static_cast<const Control*>(file.base);
           if (page.magic.load(std::memory_order_acquire) == kControlMagic &&

@@ -21,7 +21,7 @@ namespace {
 constexpr u64 kAlive_ns =
     3'000'000'000;  // a watchdog that is not heard for so long compares nothing
 
-// Of the rank that compares, on its watchdog's thread.
+// State of the rank that compares, used on its watchdog's thread.
 struct Rings {
   Agreement agreement;
   bool has_memory = false, has_none = false, has_said_holes = false;

@@ -5,8 +5,8 @@
 
 namespace fr {
 
-// Of this process's memory cgroup and those below it, of version 1 or 2; -1 where it cannot be
-// read. No allocation. root: what lies before /proc and /sys, for tests.
+// Counts OOM kills in this process's memory cgroup and those below it, of version 1 or 2; -1 where
+// they cannot be read. No allocation. root: prefix of /proc and /sys, for tests.
 i64 oom_kills(const char* root = "") noexcept;
 
 }  // namespace fr

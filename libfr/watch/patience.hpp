@@ -31,7 +31,7 @@ class Patience {
   bool init() noexcept { return sites_.init(); }
   void every_tick(u64 now_ns) noexcept;
 
-  // Of a group without progress since then, in nanoseconds after it.
+  // Deadline of a group without progress since `since_ns`, in nanoseconds after it.
   Deadline deadline(Standing& wait, u32 group, u64 since_ns, u64 now_ns) noexcept;
   // It went on: learns from it. False: it did not, an operation failed.
   bool went_on(Standing& wait, u64 since_ns, u64 now_ns) noexcept;

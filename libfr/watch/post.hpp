@@ -11,19 +11,19 @@ struct Post {
     kHashes,      // data: {u32 seq, u32 hash}... of all operations of the epoch up to seq
     kSignatures,  // data: u32 seq of the first, then a signature per operation; 0 not known
     kDiffers,     // data: Issued; the operation in which the sender's ranks differ from the above
-    kPresent,     // data of these three: Attendance::Told. Who came of the sender's ranks
+    kPresent,     // data of these three: Attendance::Told. Arrivals among the sender's ranks
     kWhoCame,     // asks for the above
-    kAttendance   // who came of all members
+    kAttendance   // arrivals of all members
   };
   u8 kind;
   u8 bytes;
-  u32 node;     // to whom, or from whom
+  u32 node;     // receiver, or sender
   u64 key;      // of the group
   i32 members;  // of the group on the sender's node
   u8 data[160];
 };
 
-// One thread gives, another takes. What finds no room is lost, like a datagram.
+// One thread gives, another takes. A post that finds no room is lost, like a datagram.
 class Posts {
  public:
   static constexpr u32 kRoom = 256;

@@ -73,7 +73,7 @@ bool DumpRequests::request(const char* reason, Trigger trigger, u64 limit_ns, ch
         }
         break;
       }
-      // A futex would need the watchdog to know who waits; twice a millisecond costs less.
+      // A futex would need the watchdog to know the waiters; twice a millisecond costs less.
       const timespec pause{0, 500'000};
       nanosleep(&pause, nullptr);
     }

@@ -34,7 +34,7 @@ class DumpRequests {
  public:
   // False without a descriptor.
   bool open() noexcept;
-  // What is posted will be served from now on.
+  // From now on, requests that are posted will be served.
   void serve_begins() noexcept { served_.store(true); }
   bool is_served() const noexcept { return served_.load(); }
 

@@ -77,8 +77,7 @@ bool RingCopier::copy_all() noexcept {
   Recorder& r = *recorder_;
   const bool own = copy_ring(r, r.region.base, r.region.bytes, incident_,
                              beside(dumped_, NameParts::Beside::kLater), own_copy_);
-  // Whoever has claimed a dead peer may be our own watchdog, which dies with us: copied while it is
-  // there.
+  // Copied even if a watchdog has claimed the dead peer: that may be our own, which dies with us.
   for (PeerRow& row : r.control->page().peers) {
     if (&row == r.control->own() || !is_dead(row) || row.ring[0] == '\0') {
       continue;

@@ -18,7 +18,7 @@ struct Recorder;
 
 class RingCopier {
  public:
-  // What the thread fr-copier runs. Until it does, copy() gives up when its time is over.
+  // Body of the thread fr-copier. Until it runs, copy() gives up when its time is over.
   static void* thread_main(void* self) noexcept;
   void set_recorder(Recorder& recorder) noexcept { recorder_ = &recorder; }
 

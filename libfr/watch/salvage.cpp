@@ -110,8 +110,8 @@ void Salvage::salvage(PeerRow& row, dump::Salvage why) noexcept {
   salvaging_.store(false);
 }
 
-// What the rank wrote itself is never replaced: it has the threads' stacks, and how it was when the
-// others hung. What became of it later goes beside that.
+// A dump that the rank wrote itself is never replaced: it has the threads' stacks, and the state
+// when the others hung. The later state goes beside it.
 bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
                            bool has_dumped) noexcept {
   Recorder& r = recorder_;
@@ -146,7 +146,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
     ok = !(to_sink && has_dumped) && store_.store(name, bytes, Existing::kKeep);
     if (!ok && (to_sink ? has_dumped : errno == EEXIST) && dump::is_gone(why)) {
       format_dump_name(name, sizeof name, h, incident, NameParts::Beside::kDead, encoded);
-      // Of processes that came one after the other each keeps its own; a peer salvages one once.
+      // Processes that came one after the other keep one file each; a peer salvages each once.
       ok = store_.store(name, bytes,
                         why == dump::Salvage::kLeftOver ? Existing::kKeep : Existing::kReplace);
     }

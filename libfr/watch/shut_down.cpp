@@ -46,7 +46,7 @@ void note_exit_site(Recorder& r) noexcept {
   e.ready.store(1, std::memory_order_release);
 }
 
-// Of a rank that leaves no dump its peers show this.
+// Peers show this for a rank that leaves no dump.
 void fill_farewell(Recorder& r, PeerRow& row) noexcept {
   RecordCopy last;
   if (!last_operation(r.view, last)) {
@@ -133,7 +133,7 @@ void shut_down(Recorder& r, int status) noexcept {
                   signal_name(h.exit.signal.load()));
     safe = r.watchdog->request_dump(reason, Trigger::kExit, kLastDump_ns, nullptr, 0);
   }
-  // What hung went on, and the watchdog may not have seen it yet.
+  // On a clean exit any hang is over, but the watchdog may not have seen that yet.
   for (int i = 0; clean && i < 200 && r.watchdog->hung() != 0; ++i) {
     r.watchdog->wake();
     usleep(5000);

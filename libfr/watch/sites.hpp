@@ -1,5 +1,5 @@
 // sites.hpp - the call sites of this process: which row of the region an operation's has, and how
-// often it was visited. Reads the ring on the watchdog's thread; whoever records pays nothing.
+// often it was visited. Reads the ring on the watchdog's thread; recording threads pay nothing.
 #pragma once
 
 #include "format/view.hpp"
@@ -13,8 +13,8 @@ class Sites {
   explicit Sites(Recorder& recorder) noexcept : recorder_(recorder) {}
   bool init() noexcept;
   SiteRow& of(const RecordCopy& record) noexcept;
-  // Once per tick: what has ended since. A site counts once a second at most, so that the many
-  // operations of one iteration are one visit. What the ring loses meanwhile is not counted.
+  // Once per tick: counts operations that have ended since. A site counts once a second at most:
+  // the many operations of one iteration are one visit. Records lost meanwhile are not counted.
   void count_visits(u64 now_ns) noexcept;
 
  private:

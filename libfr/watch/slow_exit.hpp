@@ -1,4 +1,4 @@
-// slow_exit.hpp - a process whose exit hooks hang, as an operation in flight. Exits are quick as a rule
+// slow_exit.hpp - records hanging exit hooks as an operation in flight. Exits are quick as a rule
 // and leave no record; the watchdog begins one when an exiting process has used no processor for
 // kQuickExit_ns.
 #pragma once

@@ -22,8 +22,8 @@ struct StepTimes {
   // Most of the time that a step takes longer is spent with no operation in flight.
   bool are_idle() const noexcept;
 };
-// Of the newest records of a ring. A step begins at fr.step, else where the newest completed
-// collective is issued again with the same size.
+// Step times from the newest records of a ring. A step begins at fr.step, else where the newest
+// completed collective is issued again with the same size.
 StepTimes step_times(const View& view) noexcept;
 
 class SlowerSteps {

@@ -1,6 +1,6 @@
-// spawn.cpp - clone() and execve() by hand. posix_spawn() would make the program a child of the host,
-// whose handler of SIGCHLD and wait() would then see it; fork() would copy the page tables of a
-// process with a device's memory in them and run the handlers of pthread_atfork().
+// spawn.cpp - clone() and execve() by hand. posix_spawn() would make the program a child of the
+// host, so the host's handler of SIGCHLD and wait() would see it; fork() would copy the page tables
+// of a process with a device's memory in them and run the handlers of pthread_atfork().
 #include "watch/spawn.hpp"
 
 #include <fcntl.h>
@@ -65,8 +65,8 @@ void block(const SignalSet& which, SignalSet* before) noexcept {
   kernel(SYS_rt_sigprocmask, SIG_SETMASK, &which, before, sizeof which);
 }
 
-// In the memory of the process that spawns, whose thread waits meanwhile; descriptors, limits and
-// session are its own. Signals are blocked until all of the host's handlers are gone from its table.
+// Runs in the memory of the process that spawns, while the spawning thread waits; descriptors,
+// limits and session are its own. Signals are blocked until its table has no handlers of the host.
 __attribute__((no_sanitize("address,thread,undefined"))) int become(void* argument) {
   auto& program = *static_cast<Program*>(argument);
   kernel(SYS_setsid);

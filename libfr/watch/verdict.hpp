@@ -1,7 +1,7 @@
-// verdict.hpp - what makes the job's own log say who is at fault. After an incident one rank of each
+// verdict.hpp - makes the job's own log name the rank at fault. After an incident one rank of each
 // node starts `frtrace verdict`, which waits until the dumps are there, settles with the other
-// nodes who speaks, writes <job>.verdict.json and .txt and puts the lines on stderr. A rank that
-// ends with an error leaves the file that torchrun shows in its report.
+// nodes which of them speaks, writes <job>.verdict.json and .txt and puts the lines on stderr. A
+// rank that ends with an error leaves the file that torchrun shows in its report.
 //
 //   watchdog, handlers        fr-verdict
 //   ask(incident)  --futex--> elect -> spawn
@@ -28,10 +28,10 @@ class VerdictThread {
   // The rest is async-signal-safe.
   // This rank's evidence of the incident is safe.
   void ask(u64 incident) noexcept;
-  // Of a process that ends: until it is settled which rank starts frtrace, and that has been done.
+  // For a process that ends: waits until it is settled which rank starts frtrace, and that is done.
   void await_start(u64 limit_ns) const noexcept;
-  // Of a process that ends by an error or a fatal signal: torchrun's error file, with the verdict
-  // where it comes in time. An error file that is there stays as it is.
+  // For a process that ends by an error or a fatal signal: writes torchrun's error file, with the
+  // verdict where it comes in time. An error file that is there stays as it is.
   void leave_word(u64 limit_ns) noexcept;
 
  private:
@@ -49,7 +49,7 @@ class VerdictThread {
   const char* environment_[12] = {};
   std::atomic<u32> posted_{0};   // the futex: grows with every request
   std::atomic<u64> asked_{0};    // newest incident
-  std::atomic<u64> settled_{0};  // up to this one it is settled who starts frtrace
+  std::atomic<u64> settled_{0};  // newest incident with the starter of frtrace settled
   u64 started_ = 0;              // incident that this rank started it for
   u64 word_limit_ns_ = 0;
   std::atomic<u32> word_{kNoWord};

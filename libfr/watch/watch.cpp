@@ -109,7 +109,7 @@ void VerdictThread::prepare(const Recorder& recorder) {
   if (frtrace.size() < sizeof frtrace_) {
     std::strcpy(frtrace_, frtrace.c_str());
   }
-  // What the program may need; not LD_PRELOAD, which would start a recorder in it.
+  // Variables that the program may need; not LD_PRELOAD, which would start a recorder in it.
   const char** to = environment_;
   for (const char* name : {"PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "TZ", "LANG", "LC_ALL"}) {
     if (const char* value = std::getenv(name)) {

@@ -170,7 +170,7 @@ void Watchdog::run() noexcept {
       check_failures();
     }
     const u64 current = get(r.control->page().incident);
-    // One that this process's own handler of a signal opened is dumped when it asks for that.
+    // An incident that this process's own signal handler opened is dumped when the handler asks.
     if (current > incident_.load() && current != get(h.incident)) {
       char reason[200];
       char text[160];
@@ -273,7 +273,7 @@ void Watchdog::check_stalls(u64 now) noexcept {
 
 void Watchdog::note_progress(Stall& s, u64 progress, u64 now) noexcept {
   Header& h = recorder_.region.header();
-  // What an error ended did not go on: the stall lasts until something succeeds.
+  // An operation ended by an error is no progress: the stall lasts until something succeeds.
   const bool failed = get(h.failed) != hung_failures_;
   if (s.since_ns != 0 && progress != s.progress && patience_.went_on(s.wait, s.since_ns, now)) {
     if (s.warned) {
@@ -389,7 +389,7 @@ void Watchdog::warn(u64 now) noexcept {
   }
 }
 
-// What finds no room any more: from then on the recording is partial.
+// Reports tables without room: from then on the recording is partial.
 void Watchdog::check_losses() noexcept {
   const Header& h = recorder_.region.header();
   const struct {
@@ -502,7 +502,7 @@ void Watchdog::open_pipe() noexcept {
 
 bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = recorder_;
-  // What ends a process belongs to the incident that is open; the rest opens its own.
+  // A failure or the end of a process belongs to the incident that is open; the rest opens its own.
   const bool join = trigger == Trigger::kFailure || trigger == Trigger::kException ||
                     trigger == Trigger::kExit || trigger == Trigger::kCrash ||
                     trigger == Trigger::kEndSignal;
@@ -585,7 +585,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   return true;
 }
 
-// Of `frtrace stacks`, which reads the file and removes it: no incident, nothing in FR_DUMP_DIR.
+// For `frtrace stacks`, which reads the file and removes it: no incident, nothing in FR_DUMP_DIR.
 void Watchdog::answer_stacks() noexcept {
   Recorder& r = recorder_;
   if (r.region.name.empty()) {

@@ -69,7 +69,7 @@ class Watchdog {
   void last_path(DumpStore::Path& out) const noexcept { store_.last_path(out); }
 
  private:
-  // Of one group.
+  // State of one group.
   struct Stall {
     u64 progress = 0;       // sum of the counters that only progress moves
     u64 since_ns = 0;       // monotonic: last progress, or when something came in flight
@@ -126,7 +126,7 @@ class Watchdog {
   char warning_[512] = {};  // to be said at warning_due_ns_, monotonic; 0 none
   u64 warning_due_ns_ = 0;
   u64 own_dump_ = 0;          // last incident that this rank dumped by itself
-  std::atomic<u64> hung_{0};  // incident whose stall lasts; 0 none
+  std::atomic<u64> hung_{0};  // incident of the stall that lasts; 0 none
   u64 hung_failures_ = 0;     // operations that had failed when it was dumped
   bool is_alarm_ = false;     // it was dumped because of its stall
   bool is_doubled_ = false;   // a call site's deadlines are, since it went on

@@ -48,8 +48,9 @@ FR_API int fr_start(void) FR_NOEXCEPT;
 /* 1 while this process records. Hot (one load). 0 in a forked child until it starts its own. */
 FR_API int fr_enabled(void) FR_NOEXCEPT;
 
-/* Tells who we are where the environment does not (no torchrun, Slurm or MPI variables): used by
- * the default process group, before or after fr_start. Values < 0 leave what is known. Warm. */
+/* Gives this process's identity where the environment does not (no torchrun, Slurm or MPI
+ * variables): used by the default process group, before or after fr_start. Values < 0 leave the
+ * known ones. Warm. */
 FR_API void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) FR_NOEXCEPT;
 
 /* Tells jobs apart that neither FR_JOB nor a launcher's variables name: store is the address where
@@ -122,8 +123,8 @@ FR_API uint32_t fr_stack_here(void) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ stacks of all threads */
 
-/* At a hang libfr interrupts every thread with a signal of its own. What a thread runs in an
- * interpreter only that interpreter's module knows; it hands in these functions. */
+/* At a hang libfr interrupts every thread with a signal of its own. Only an interpreter's module
+ * knows the frames that a thread runs in the interpreter; it hands in these functions. */
 typedef struct fr_python_frame {
   uint64_t frame; /* addresses within the interpreter, and where in the code the frame is */
   uint64_t code;
@@ -162,8 +163,8 @@ typedef struct fr_python {
   /* "ValueError: bad batch, at train.py:23 in load", later, like name. Returns the bytes used. */
   size_t (*exception)(uint64_t exception, char* out, size_t bytes);
   /* Later, like name: innermost frames of the main thread of another process, which fr_peek reads
-   * meanwhile, and whose interpreter lies `shift` bytes beyond ours. Until the next call name reads
-   * that process too; limit 0: it reads our own again. */
+   * meanwhile. The interpreter of that process lies `shift` bytes beyond ours. Until the next call
+   * name reads that process too; limit 0: it reads our own again. */
   uint32_t (*other)(int64_t shift, fr_python_frame* frames, uint32_t limit);
 } fr_python;
 FR_API void fr_set_python(const fr_python* python) FR_NOEXCEPT;

@@ -36,9 +36,9 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
   return kNoComm;
 }
 
-// The oldest operation in flight; comm kNoComm: of all of them. Sends and receives whose channels
-// have all ended are not settled yet, and only meant if there is nothing else; so are those of which
-// nothing more is told.
+// The oldest operation in flight; comm kNoComm: over all communicators. Sends and receives with all
+// channels ended are not settled yet, so they count only if there is nothing else; so do operations
+// of which nothing more is reported.
 Handle oldest_of(Tracker& s, u32 comm, u64& ticket) noexcept {
   Handle oldest = 0;
   ticket = 0;
@@ -145,8 +145,8 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
   if (row.is_profiled.load() != 0) {
     return comm;  // found by its hash
   }
-  // The plugin reported one like it during the call, under a hash that was not known here.
-  // (~0: made before the hooks were in place.) Of several it may be any: operations then decide.
+  // The plugin reported one like it during the call, under a hash that was not known here (`since`
+  // ~0: made before the hooks were in place). If several fit, operations decide later.
   u32 found = kNoComm;
   for (u32 i = 1; i < kComms; ++i) {
     const CommRow& other = s->comms[i];
@@ -380,8 +380,8 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
   apply_mask(*s);
   lock.unlock();
   if (!wrapped && hash != 0 && g_making.load() == 0 && scope_ticket().ticket == 0) {
-    // Of a caller that is not hooked (the library is linked statically, or a second copy of it): a
-    // rank that then does nothing with it must show that it has it.
+    // The caller is not hooked (the library is linked statically, or a second copy of it): a rank
+    // that then does nothing with the communicator must show that it has it.
     group_of(comm);
   }
   return make(*s, kCommHandle, comm, s->comm[comm].generation.load());

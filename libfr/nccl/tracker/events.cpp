@@ -267,7 +267,7 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
   if (parent != 0 && is_own(*s, parent) && kind_of(parent) == kApiHandle) {
     op = find_op(*s, parent, slot);
     if (op == nullptr) {
-      return other_start();  // a replay whose capture is long forgotten; counted as stale
+      return other_start();  // a replay of a capture long forgotten; counted as stale
     }
     if ((op->flags.load(kRelaxed) & kDevCaptured) != 0) {
       op->parts_launched.fetch_add(1, kRelaxed);  // counts the replays
@@ -328,7 +328,7 @@ Handle ce_start(Handle context, Handle parent, const Call& call) noexcept {
   const Handle handle = task_start(context, parent, call, 0, "CE", nullptr);
   Tracker* s = tracker_in_force();
   u32 slot = 0;
-  // Copy engines: no kernel whose end could be reported. Whoever sees the call end settles it.
+  // Copy engines run no kernel with an end to report: the operation is settled when its call ends.
   if (s != nullptr && kind_of(handle) == kTaskHandle && find_op(*s, handle, slot) != nullptr) {
     s->ops[slot].flags.fetch_or(kDevUnseen, kRelaxed);
     if (parent == 0 || kind_of(parent) != kApiHandle) {

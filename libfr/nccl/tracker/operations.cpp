@@ -1,4 +1,4 @@
-// operations.cpp - operations: launch, start, completion, and who reports it.
+// operations.cpp - operations: launch, start, completion, and the source that reports it.
 #include <algorithm>
 
 #include "cuda/waits.hpp"
@@ -201,8 +201,8 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
 
 }  // namespace
 
-// The call is back, its work is in the stream. What NCCL has not reported a launch of by now it
-// reports late (behind a running graph) or never (a broadcast from NCCL 2.29 on, symmetric
+// The call has returned and its work is in the stream. A launch that NCCL has not reported by now
+// it reports late (behind a running graph) or never (a broadcast from NCCL 2.29 on, symmetric
 // memory, copy engines): the program's own waits report it, see task_late().
 void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
@@ -228,8 +228,8 @@ void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   }
 }
 
-// Its launch is reported after the call was back: from now on its kernels report it. One that was
-// released is in flight again, unless its row is another's.
+// The launch is reported after the call returned: from now on the operation's kernels report it. A
+// released operation is in flight again, unless its row is another's (nullptr).
 DeviceOp* task_late(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
@@ -267,15 +267,15 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
     return;
   }
-  // What is announced for sends and receives is a bound, in version 3 always: not all channels need
-  // to come. Then a while without another one decides.
+  // The number of channels announced for sends and receives is a bound, in version 3 always: not
+  // all of them need to come. Then a while without another one decides.
   const u32 channels = op.channels.load(kRelaxed);
   if (!quiet && (ended < channels || channels == 0)) {
     return;
   }
-  // A kernel's end is told by its first warp, which in a tree only sums up: the result may not be back
-  // yet (seen with 2.28.9). Of a send or receive what is reported may be the other one of a pair, and
-  // a channel that did not come yet has transfers that wait for it. So all transfers must have ended.
+  // A kernel's end is told by its first warp, which in a tree only sums up: the result may not be
+  // back yet (seen with 2.28.9). For a send or receive, the report may be for the other one of a
+  // pair, and a missing channel has transfers that wait for it. So all transfers must have ended.
   if (op.transfers_started.load(kRelaxed) != op.transfers_ended.load(kAcquire)) {
     return;
   }
@@ -514,8 +514,9 @@ void settle_transfers(Tracker& s, u32 slot, u32 generation, const IsQuiet& is_qu
 
 namespace {
 
-// Who polls does so again and again. A single poll, as of a caching allocator that
-// polls at its next allocation, does not count as waiting. Well before a lack of progress is reported.
+// A thread that waits by polling polls again and again. A single poll, such as a caching
+// allocator's, which polls next at its next allocation, does not count as waiting: it lapses well
+// before a lack of progress is reported.
 void lapse_polls(const Tracker& s, const TickClock& clock, u64 now) noexcept {
   constexpr u64 kLongest_ns = 5'000'000'000;
   constexpr u64 kSpan = 1'000'000;
@@ -630,7 +631,7 @@ void events_seen(const cuda::EventsSeen* seen, u32 n) noexcept {
   if (s == nullptr) {
     return;
   }
-  // One pair may stand for a whole group of operations: the row says whose it is.
+  // One pair may stand for a whole group of operations: the rows say which.
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const OpPrivate& p = s->op[slot];
     const u64 last = p.last_events.load(kRelaxed);

@@ -45,7 +45,7 @@ constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec"))
 
 namespace {
 
-// What the user's own plugin wants to be told of.
+// Events that the user's own plugin asked for.
 u32 other_events(const Tracker& s) noexcept {
   u32 others = 0;
   for (u32 i = 1; i < kComms; ++i) {
@@ -77,9 +77,9 @@ void apply_mask(Tracker& s) noexcept {
   }
 }
 
-// NCCL reports a kernel when its device's count of kernels has come to what the host has counted, and
-// the two count what was issued without KernelCh differently (seen with 2.28.9). Of all that is
-// issued with it later NCCL would report others' kernels, or none, and a communicator does not end
+// NCCL reports a kernel when its device's count of kernels has come to the host's count, and the
+// two count operations issued without KernelCh differently (seen with 2.28.9). For all operations
+// issued with it later, NCCL would report others' kernels, or none, and a communicator does not end
 // before the last one is reported. So nothing asks for kernels from here on.
 void issued_in_capture(Tracker& s) noexcept {
   if (s.kernels_off.load(kRelaxed) || (other_events(s) & kEvKernelCh) != 0 ||

@@ -22,7 +22,7 @@ inline constexpr auto kRelaxed = std::memory_order_relaxed;
 inline constexpr auto kAcquire = std::memory_order_acquire;
 inline constexpr auto kRelease = std::memory_order_release;
 
-// Of an operation that found no row: its launch is not another one.
+// Slot in the handle of an operation that found no row: its launch is not another operation.
 inline constexpr u32 kNoSlot = 0xfff;
 inline constexpr u32 kApiGroups = 256;
 inline constexpr u32 kThreads = 256;
@@ -42,8 +42,8 @@ enum Kind : u32 {
   kKernelHandle
 };
 
-// What only this process needs to know of an operation. Fields change while its row is claimed by
-// one thread; others read them and check the generation afterwards.
+// State of an operation that only this process needs. Fields change while one thread has claimed
+// the row; other threads read them and check the generation afterwards.
 struct OpPrivate {
   std::atomic<u64> ticket, seq, packed;  // fr_ticket
   std::atomic<const void*> send, recv;
@@ -51,7 +51,7 @@ struct OpPrivate {
   std::atomic<i32> peer;
   std::atomic<u32> group;                // generation << 12 | slot of the ApiGroup it is listed in
   std::atomic<u32> next;                 // operation of the same ApiGroup, + 1
-  std::atomic<u64> word;                 // generation << 32 | what is true of it, see Bit
+  std::atomic<u64> word;                 // generation << 32 | Bits
   std::atomic<u64> last_end_ticks;       // of a channel
   std::atomic<u64> last_transfer_ticks;  // end of a transfer
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
@@ -75,8 +75,9 @@ enum Bit : u32 {
 };
 constexpr u32 kOvertaken = 1024;  // times of three that a later operation was seen to have ended
 
-// One change of an operation's word. Of threads that want the same, one makes it: it does what goes
-// with it. None does when the row is another operation's, or becomes it meanwhile.
+// One change of an operation's word. If several threads want the same change, one makes it and does
+// the work that goes with it. None does when the row is another operation's, or becomes it
+// meanwhile.
 struct Change {
   u32 set = 0, clear = 0, needs = kPublished, unless = 0;
 };
@@ -336,12 +337,12 @@ inline bool asks_for_kernels(const Tracker& s, u32 comm) noexcept {
          (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
 }
 
-// What NCCL would report of operations that are issued now is not theirs, or nothing.
+// For operations issued now, NCCL would report other operations' kernels, or nothing.
 inline bool loses_kernels(const Tracker& s, u32 comm) noexcept {
   return s.kernels_off.load(kRelaxed) || s.comm[comm].kernels_wrong.load(kRelaxed) != 0;
 }
 
-// Of operations that are issued now; of one that was.
+// Whether kernels are reported for operations issued now; for the given operation.
 inline bool sees_kernels(const Tracker& s, u32 comm) noexcept {
   return asks_for_kernels(s, comm) && !loses_kernels(s, comm);
 }
@@ -370,7 +371,7 @@ inline bool has(const OpPrivate& p, u32 bits) noexcept {
   return (p.word.load(kAcquire) & bits) != 0;
 }
 
-// What was true before, kPublished among it; 0: the change was not this thread's to make.
+// Returns the bits before the change, with kPublished; 0: the change was not this thread's to make.
 inline u32 change(OpPrivate& p, u32 generation, const Change& c) noexcept {
   u64 seen = p.word.load(kAcquire);
   do {

@@ -8,8 +8,8 @@
 //   KernelLaunch, Coll, P2p -> launching, launched          ProxyStep -> what a step waits for
 //   KernelCh start, stop    -> started, completed
 //
-// Events: no allocation, lock, log, system call or CUDA; every handle is checked. What NCCL holds
-// are tagged numbers, never pointers:
+// Events: no allocation, lock, log, system call or CUDA; every handle is checked. NCCL holds tagged
+// numbers, never pointers:
 //
 //   63      48 47 44 43       32 31        12 11     0
 //   [ salt    | kind | step % 4096 | generation | slot ]     salt: of this process, never 0
@@ -113,7 +113,7 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
                    int* mask, u32 events) noexcept;
 // The user's own plugin wants these, too.
 void plugin_more_events(Handle context, u32 events) noexcept;
-// Up to version 3 the events say whose they are, not init.
+// Up to version 3 the events name the communicator, not init.
 void plugin_learn(Handle context, u64 hash, i32 rank, const char* name) noexcept;
 void plugin_finalize(Handle context) noexcept;
 
@@ -131,7 +131,7 @@ void settle(Handle op) noexcept;
 void launched_later(Handle op) noexcept;
 // All that was called for this communicator is launched.
 void settle_later(const void* nccl_comm) noexcept;
-// Looks at operations whose last channel may have ended; the watchdog's.
+// Settles operations that may have ended with their last channel. The watchdog calls it.
 void settle_all() noexcept;
 
 // ---------------------------------------------------------------- CUDA's side: cuda::kOperations
