@@ -1,9 +1,9 @@
 """Builds and loads the torch adapter: a small library compiled against the installed torch.
 
 A wheel brings adapters for some releases of torch. Another one is built once per torch and source,
-kept in FR_CACHE_DIR, and shared by all ranks of a machine: whoever comes first builds under a file
-lock. A dead process holds no such lock. A job never waits for a compiler: where there is no adapter
-when a rank starts, a process of low priority builds it for the next run (build_later).
+kept in FR_CACHE_DIR, and shared by all ranks of a machine: the first process builds under a file
+lock, which the kernel releases if that process dies. A job never waits for a compiler: if there is
+no adapter when a rank starts, a process of low priority builds it for the next run (build_later).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _tag(torch, version: str = "") -> str:
 
 
 def _packaged_name(torch) -> str:
-    """Of an adapter in a wheel: one serves the builds of a release for CPU and for each CUDA."""
+    """Name of an adapter in a wheel, which serves all builds of a release, for CPU and CUDA."""
     return f"adapter-{_tag(torch, torch.__version__.split('+')[0])}.so"
 
 
@@ -134,8 +134,8 @@ def _places() -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file ends where its section headers do, or later. The loader does not look: what
-    is missing of a library is a SIGBUS."""
+    """Whether the file reaches the end of its section headers. The loader does not check this, and
+    a truncated library raises SIGBUS."""
     try:
         with open(path, "rb") as file:
             head = file.read(64)
@@ -151,7 +151,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _packaged(torch) -> Path | None:
-    """Of this wheel. Whoever can change it can change fr, too."""
+    """The adapter in this wheel. It needs no check: a user who can change it can change fr, too."""
     path = _HERE / "adapters" / _packaged_name(torch)
     return path if path.is_file() and _is_whole(path) else None
 
@@ -285,9 +285,9 @@ def build(torch, wait: bool = True) -> Path:
                 time.sleep(0.1)
         if _find(name) == target:
             return target
-        if not wait:  # another one may have had the lock, and failed, before this process got here
+        if not wait:  # another process may have held the lock and failed before this one got it
             _ask_last_failure(torch)
-        # Whoever held the lock while we waited has failed for all of us.
+        # The process that held the lock meanwhile has failed for all waiting processes.
         if said and failed.exists() and failed.stat().st_mtime >= began - 1:
             raise AdapterError(failed.read_text().strip())
         _fr.log(
@@ -310,7 +310,7 @@ def build(torch, wait: bool = True) -> Path:
 
 
 def _process_start() -> float:
-    """Unix time at which this process began; now, where /proc does not tell."""
+    """Unix time at which this process began; the current time if /proc does not tell."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         since_boot = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
         since_boot /= os.sysconf("SC_CLK_TCK")
@@ -338,8 +338,8 @@ def _ask_last_failure(torch) -> None:
 
 
 def build_later(torch) -> str:
-    """Has the adapter built by a process of low priority that outlives this one; returns what to
-    say of it. Takes 0.1 s. Raises AdapterError where it cannot be built."""
+    """Starts a process of low priority, which outlives this one, to build the adapter; returns a
+    text for status. Takes 0.1 s. Raises AdapterError if it cannot be built."""
     _compiler()
     _ask_last_failure(torch)
     about = [torch.__version__, torch.version.git_version, _abi(torch), torch.__file__]
@@ -375,7 +375,7 @@ def _open(torch, path: Path) -> ctypes.CDLL:
 
 
 def load() -> str:
-    """Loads and installs the adapter; returns what to say of it in status. Raises AdapterError."""
+    """Loads and installs the adapter; returns a text for status. Raises AdapterError."""
     global _library
     import torch
 
@@ -417,7 +417,7 @@ def _read_tensors(torch) -> None:
 
 
 def samples() -> dict[str, int] | None:
-    """Of FR_FINGERPRINT, counted; None where it is off."""
+    """Counts of FR_FINGERPRINT's samples; None if it is off."""
     counts = (ctypes.c_uint64 * 3)()
     if _library is None or not _library.fr_torch_samples(counts):
         return None
@@ -441,7 +441,7 @@ def uninstall() -> None:
 
 
 def _build_in_background(about: str) -> int:
-    """The process of build_later(): leaves a child that builds, unless another one does."""
+    """The process of build_later(): leaves a child that builds, unless another process does."""
     version, git, abi, file = json.loads(about)
     torch = SimpleNamespace(__version__=version, __file__=file)
     torch.version = SimpleNamespace(git_version=git)

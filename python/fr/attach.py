@@ -1,8 +1,8 @@
 """A hand on a hung rank: answers `frtrace attach`, from a thread of its own.
 
 The thread sleeps in accept() without the GIL, where FR_ATTACH=1; else there is none. A request is a
-line of JSON, so is an answer. Only this process's user is answered. Devices are left alone: they
-may hang, and who asks them would, too.
+line of JSON, so is an answer. Only this process's user is answered. Devices are never queried: a
+query to a hung device hangs, too.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _path = ""
 _looks = False  # FR_ATTACH=1; without it fr.breakpoint() alone lets a debugger in
 _busy = 0
 _watches_forks = False
-_own: set[int] = set()  # our threads, which nobody wants to look at
+_own: set[int] = set()  # our own threads, which are not shown
 stopped = None  # what the debugger asks for: the debugger.Stop of a rank that stands in one
 
 
 class Refused(Exception):
-    """What we do not do; the text says why."""
+    """A refused request; the text says why."""
 
 
 # ---------------------------------------------------------------- values as text
@@ -49,7 +49,7 @@ def _tensor_type():
 
 
 class _Printer(reprlib.Repr):
-    """Like repr(), of tensors on a device only what the host knows; inside containers too."""
+    """Like repr(), but tensors on a device, inside containers too, show only data of the host."""
 
     def __init__(self):
         super().__init__()
@@ -210,7 +210,7 @@ def _evaluate(request) -> str:
     ident, _ = _thread(request.get("thread"))
     frames = _frames(ident)
     frame = frames[_choose(frames, request.get("frame"))]
-    # A copy: what the expression binds is not the program's. One dict, so that lambdas and
+    # A copy: names that the expression binds stay out of the program. One dict, so that lambdas and
     # comprehensions see the frame's variables.
     names = {**frame.f_globals, **frame.f_locals}
     del frame, frames
@@ -369,7 +369,7 @@ def _listen(directory: str):
         if parts[0] == str(space) and parts[2:] == ["attach"] and parts[1].isdigit():
             if not os.path.exists(f"/proc/{parts[1]}"):
                 with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(directory, name))  # of one that was killed
+                    os.unlink(os.path.join(directory, name))  # left by a killed process
     _path = os.path.join(directory, f"{space}.{os.getpid()}.attach")
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """Hooks into torch.distributed: process groups made and destroyed, and the exit of the process.
 
-The operations themselves are recorded by the adapter (adapter.py), or by fallback.py where there is
-none. Nothing in here may break the training script: what fails goes to problems.py.
+The operations themselves are recorded by the adapter (adapter.py), or by fallback.py without an
+adapter. No error in here may break the training script: problems.py keeps it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _deliver() -> None:
     if _writer is not None and _fr.enabled():
         if _exception_noted:
             _fr.shutdown(1)
-        _fr.register_writer(None)  # waits for what is under way
+        _fr.register_writer(None)  # waits for the work under way
 
 
 def _capture_operations() -> None:
@@ -281,7 +281,7 @@ def _argument(args, kwargs, position: int, name: str, default):
 
 
 def _program() -> str:
-    """What all ranks of the job run; a child that multiprocessing starts has its parent's name."""
+    """Name of the program; a child that multiprocessing starts has its parent's name."""
     path = sys.argv[0] if getattr(sys, "argv", None) else ""
     directory, name = os.path.split(path)
     if name == "__main__.py":  # python -m package
@@ -327,9 +327,9 @@ def _after_init(args, kwargs):
 
 
 def _agree_on_run() -> None:
-    """One number for this run of the job: of all that the ranks propose the store keeps the first.
+    """A number for this run of the job: every rank proposes one, and the store keeps the first.
 
-    Evidence of an earlier run under the same name is told by it, whatever the hosts' clocks say.
+    It tells evidence of an earlier run under the same name apart, without the hosts' clocks.
     """
     proposed = f"{int.from_bytes(os.urandom(8), 'little') or 1:x}"
     try:
@@ -525,7 +525,7 @@ class _Finder:
 
 
 def _first_cause(error):
-    """The exception that all this began with; None when it is the one."""
+    """The first exception of the chain; None if it is this one."""
     first, seen = error, {id(error)}
     while first is not None:
         cause = first.__cause__
@@ -552,9 +552,10 @@ def _message(error) -> str:
 
 
 def _is_awaited() -> bool:
-    """Ranks of this job on this machine record: if this one fails before it does, they wait for it.
+    """Whether other ranks of this job record on this machine: they then wait for a rank that fails
+    before it records.
 
-    Where all fail at their start, as for a misspelt option, nothing is written."""
+    If all ranks fail at their start, as for a misspelt option, nothing is written."""
     if "RANK" not in os.environ or _fr.generation() != 0:
         return False
     job = glob.escape(_fr.option("FR_JOB"))
@@ -657,7 +658,7 @@ def _note_end_of_process(error) -> None:
 def _watch_sys_exit() -> None:
     """Python has thrown the traceback of SystemExit away when the process ends: fr notes its birth.
 
-    Until 3.11 sys.exit leaves that to whoever looks at the exception first.
+    Until 3.11 sys.exit makes the exception only when code first looks at it.
     """
     _fr.watch_system_exit()
     if sys.version_info >= (3, 12):
@@ -703,7 +704,7 @@ def _watch_exit() -> None:
     @functools.wraps(original)
     def _shutdown():
         ticket = harmless("recording the exit")(_begin_exit)()
-        original()  # one that Ctrl-C ends has not ended: it stays in flight
+        original()  # a wait that Ctrl-C ends has not completed: it stays in flight
         _lifecycle_end(ticket, None)
         if _made_groups:
             _fr.exit_begins()  # atexit's functions, multiprocessing's finalizers, __del__ methods
@@ -725,7 +726,7 @@ def _is_multiprocessings() -> bool:
 
 @harmless("hooking torch.distributed")
 def install() -> None:
-    if _is_multiprocessings():  # a DataLoader's worker, or a rank: that one makes a group
+    if _is_multiprocessings():  # a DataLoader's worker, or a rank: only a rank makes a group
         _fr.be_silent_child()
     else:
         harmless("watching before the first group")(early.watch)(ensure_started)

@@ -67,7 +67,7 @@ def _handled(code, _offset, error):
 
 
 def install() -> None:
-    """Once; a tool id that others took is theirs."""
+    """Runs once; does nothing if another tool has taken all tool ids."""
     global _tool
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is None or _tool is not None:

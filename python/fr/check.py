@@ -35,7 +35,7 @@ from .check_steps import STEPS
 
 ENDED = "the process of the test ended"
 INSIDE = "inside"
-GRACE_S = 20.0  # for what an agent does after a deadline: dump, kill, send
+GRACE_S = 20.0  # time for an agent's work after a deadline: dump, kill, send
 ABOUT = """Tests the nodes and links of a cluster, with a rank per GPU (without GPUs, per node):
 which node, link or border does not work or is slow. Started by srun frtrace check, or by
 torchrun ... -m fr.check."""
@@ -267,7 +267,7 @@ class Coordinator:
             print(f"check: {at:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     def gather(self):
-        """Who is there; nodes in the order of their ranks, which schedulers sort by place."""
+        """The ranks present; nodes in the order of their ranks, which schedulers sort by place."""
         await_keys(self.store, [f"here/{r}" for r in range(self.place.world)], self.args.join)
         here = {}
         for r in range(self.place.world):
@@ -322,7 +322,7 @@ class Coordinator:
         return out
 
     def verdict(self, order, answers) -> str:
-        """What frtrace says of the dumps of a failed test; else the first error."""
+        """frtrace's verdict on the dumps of a failed test; else the first error."""
         errors = [f"{self.name_of(r)}: {a['error']}" for r, a in answers.items() if a.get("error")]
         errors.sort(key=lambda e: ENDED not in e)  # the others' errors come of that
         said, verdict = "", {"kind": "ok"}
@@ -407,7 +407,7 @@ class Coordinator:
         return [[self.node_of(r, rail == INSIDE) for r in side] for side in (f.units, f.others)]
 
     def joined(self, findings):
-        """What all rails find of the same nodes is one finding, of the rail where it is worst."""
+        """Merges the findings of all rails about the same nodes into one, of the worst rail."""
         same = {}
         for rail, f in findings:
             at = self.sides(rail, f)
@@ -419,7 +419,7 @@ class Coordinator:
         return out
 
     def node_of(self, rank, inside=False):
-        """A rank stands for its node; not where all are on one."""
+        """A rank stands for its node, unless all ranks are on one node."""
         if rank in self.missing:
             return f"rank {rank}"
         name = self.name_of(rank)
@@ -485,7 +485,7 @@ def sentence(c: Coordinator, rail, f: Finding) -> str:
 
 
 def excluded(c: Coordinator, findings) -> list[str]:
-    """Nodes without which the rest works. Of a border the smaller side; of halves, none."""
+    """Nodes without which the others work. For a border the smaller side; for equal halves none."""
     names = []
     for _, f in findings:
         ends = f.units + (f.others if f.kind == "link" else ())

@@ -39,7 +39,7 @@ class Outcome:
     rates: dict = field(default_factory=dict)  # (from, to): GB/s; alone (unit, unit): GFLOP/s
     heard: dict = field(default_factory=dict)  # oneway: (from, to): whether a datagram came
     silent: tuple = ()  # units that gave no answer at all, not even that they failed
-    why: str = ""  # of a failure: the verdict on it
+    why: str = ""  # verdict on a failure
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Finding:
     way: str = "both"  # both, out (of units to others), in
     ratio: float = 0.0  # to the median
     rate: float = 0.0
-    of: int = 0  # how many tests the median is of
+    of: int = 0  # number of tests behind the median
     median: float = 0.0
     tried: int = 0  # links or tests that were bad
     why: str = ""

@@ -1,4 +1,4 @@
-"""Breadcrumbs that cost more than a note: a trace of Python calls, lines saying whose they are."""
+"""Breadcrumbs that cost more than a note: a trace of Python calls, output lines with their rank."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class trace_calls:
         if self._tool is not None:
             sys.monitoring.set_events(self._tool, 0)
             sys.monitoring.free_tool_id(self._tool)
-            # what `only` had switched off is for the next tool to see
+            # the next tool must see the code that `only` had switched off
             sys.monitoring.restart_events()
             self._tool = None
         elif self._before is not None:

@@ -99,7 +99,7 @@ class Stop:
 
 
 def _store():
-    """That of the job, and our rank and how many there are; None where there is no job."""
+    """The job's store, our rank and the world size; None without a job."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if module is None or not module.is_initialized():
         return None, json.loads(_fr.status()).get("rank", 0), 1
@@ -145,7 +145,7 @@ def stop_here(ranks=None) -> None:
             harmless("ending fr.breakpoint()")(store.set)(keys[own], "1")
         resumed.set()
 
-    if not attach.start(False):  # which has said why
+    if not attach.start(False):  # the callee has reported the reason
         resume()
         _fr.pause(False)
         return

@@ -1,4 +1,4 @@
-"""What goes wrong in fr itself: said once, shown by fr.status(), never raised into the script."""
+"""Errors in fr itself: reported once, shown by fr.status(), never raised into the script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_error(what: str, error: BaseException) -> None:
 
 
 def harmless(what: str):
-    """Whatever goes wrong in the decorated function of fr's stays in fr."""
+    """Keeps errors of the decorated function inside fr."""
 
     def wrap(fn):
         @functools.wraps(fn)

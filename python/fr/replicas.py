@@ -24,7 +24,7 @@ def _digest(torch, tensor) -> tuple[int, int]:
 
 
 def _value(torch, tensor, group) -> tuple | str:
-    """What is compared, or why nothing is: one that failed here would leave the others waiting."""
+    """The value to compare, or why there is none: a rank that raised would leave others waiting."""
     if tensor.layout != torch.strided:
         return f"is {tensor.layout}"
     try:

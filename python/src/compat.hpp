@@ -76,7 +76,8 @@ inline constexpr int kFirstShimOwner = FRAME_OWNED_BY_INTERPRETER;
 inline constexpr int kFirstShimOwner = FRAME_OWNED_BY_CSTACK;
 #endif
 
-// The address in a word of a frame: since 3.14 the lowest bit says who owns the reference.
+// The address in a word of a frame. Since 3.14 the lowest bit tells whether the frame owns the
+// reference.
 inline std::uint64_t untagged(std::uint64_t word) noexcept {
 #if PY_VERSION_HEX >= 0x030E0000
   return word & ~std::uint64_t{1};

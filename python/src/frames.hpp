@@ -1,7 +1,7 @@
 // frames.hpp - the calling thread's Python stack as an interned id, without the GIL.
 //
 // The torch bindings release the GIL before the dispatcher is called, so fr_begin runs without
-// it. That is enough: while a thread is inside C, nobody but itself changes its chain of frames,
+// it. That is enough: while a thread is inside C, no other thread changes its chain of frames,
 // and each frame keeps its code object alive. Hence no lock, no GIL and no reference count on
 // the hit path:
 //
@@ -22,8 +22,8 @@ std::uint32_t capture_stack() noexcept;
 // Registers capture_stack with libfr, and what a forked child needs. Once, at import.
 void install_stack_provider() noexcept;
 
-// A child of a recording process, forked or begun by multiprocessing (be_silent_child), that has not
-// become a rank of its own: a DataLoader's worker.
+// A child of a recording process, forked or begun by multiprocessing (be_silent_child), that is not
+// a rank of its own: a DataLoader's worker.
 bool silent_child() noexcept;
 void be_silent_child() noexcept;
 

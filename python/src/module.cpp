@@ -42,7 +42,7 @@ std::string grown(std::size_t (*call)(char*, std::size_t, const char*), const ch
   return text;
 }
 
-// What libfr's setenv() left in the variables that os.environ keeps a copy of.
+// The variables that libfr sets by setenv(): os.environ is a copy and lacks them. None: unset.
 py::dict nccl_variables() {
   py::dict variables;
   for (const char* name : {"NCCL_PROFILER_PLUGIN", "FR_NCCL_CHAIN"}) {
@@ -123,9 +123,9 @@ void register_writer(const py::object& fn) {
 
 initproc g_system_exit_init = nullptr;
 
-// An exception is made where it is raised, and SystemExit leaves no other trace of that place.
+// Notes the call site that makes a SystemExit: no other trace of that place remains.
 int note_system_exit(PyObject* self, PyObject* args, PyObject* kwargs) {
-  // Not by gettid(), which glibc 2.28 has not.
+  // glibc 2.28 has no gettid().
   if (fr_enabled() != 0 && syscall(SYS_gettid) == getpid()) {
     fr_exit_site(fr::capture_stack());
   }

@@ -17,7 +17,7 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 using i64 = std::int64_t;
 
-// The interpreter of another process lies so far beyond ours while its objects are read.
+// Offset of the other process's interpreter from ours while its objects are read; else 0.
 extern thread_local i64 t_shift __attribute__((tls_model("initial-exec")));
 
 template <class T>

@@ -1,5 +1,5 @@
-// threads.cpp - Python frames of sampled threads and of other processes, read by address: no GIL, no
-// lock, no code of any object.
+// threads.cpp - Python frames of sampled threads and of other processes, read by address: no GIL,
+// no lock, no code of any object.
 #include "threads.hpp"
 
 #include <dlfcn.h>
@@ -111,7 +111,7 @@ int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char*
 
 // ---------------------------------------------------------------- other processes
 
-// How a thread state is found from outside; both are found in ourselves at import.
+// How another process finds our thread states; both values are determined at import.
 u64 g_interpreter_at = 0;  // address of a pointer to the main interpreter
 u64 g_threads_offset = 0;  // within the interpreter: pointer to the youngest thread state
 
@@ -138,7 +138,7 @@ void find_threads() noexcept {
     return 0;
   };
   constexpr u64 kMost = 256 * 1024;
-  // A new one stands where the youngest is kept, and nowhere else.
+  // Only the pointer to the youngest thread state holds the address of a new one.
   PyThreadState* youngest = PyThreadState_New(main);
   const auto base = reinterpret_cast<u64>(main);
   const u64 head = youngest != nullptr ? find(base, kMost, youngest) : 0;
@@ -193,9 +193,9 @@ u64 end_of(u64 start) noexcept {
   return low + 1;
 }
 
-// Compilers split the evaluator into the part that a profile saw run and the rest; the symbol names
-// one of them, and calls may all be made by the other. That one is found where it calls us: the
-// interpreter has no other function of this size that could have to do with an import.
+// Compilers split the evaluator into a hot and a cold part; the symbol names only one of them, and
+// the other may make all calls. The other part is found on the stack of this call: the interpreter
+// has no other function of this size that takes part in an import.
 _Unwind_Reason_Code look_for_more(_Unwind_Context* context, void* user) noexcept {
   constexpr u64 kLeast = 24 * 1024;
   auto& p = *static_cast<fr_python*>(user);

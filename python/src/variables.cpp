@@ -101,7 +101,7 @@ bool sequence_value(u64 object, const PyVarObject& head, char* out, std::size_t 
 }
 
 // Value of a plain type as text; false for all others. No code of the object's type runs.
-// inside: an element of a container, whose own containers are not opened.
+// inside: the object is an element of a container; containers in it are not opened.
 bool plain_value(u64 object, Secrecy secrecy, char* out, std::size_t size, bool inside) noexcept {
   PyVarObject head;
   if (object == reinterpret_cast<u64>(Py_None)) {
@@ -192,7 +192,8 @@ bool plain_value(u64 object, Secrecy secrecy, char* out, std::size_t size, bool 
   return tensor_value(object, reinterpret_cast<u64>(type), out, size);
 }
 
-// ", at train.py:23 in load" of the user's frame nearest to where it was raised, else of that one.
+// ", at train.py:23 in load": the user's frame nearest to the raising frame, else the raising
+// frame.
 std::size_t raised_at(u64 traceback, char* out, std::size_t size) noexcept {
   constexpr int kMaxFrames = 256;
   char file[512];
@@ -242,7 +243,7 @@ std::size_t exception(u64 address, char* out, std::size_t size) {
   PyVarObject args;
   if (copy(reinterpret_cast<u64>(error.args), args) && args.ob_base.ob_type == &PyTuple_Type) {
     const u64 items = reinterpret_cast<u64>(error.args) + offsetof(PyTupleObject, ob_item);
-    constexpr Py_ssize_t kArgs = 2;  // of an OSError the second one is the text
+    constexpr Py_ssize_t kArgs = 2;  // the text of an OSError is the second argument
     for (Py_ssize_t i = 0; i < std::min(args.ob_size, kArgs) && message[0] == '\0'; ++i) {
       text_at(word_at(items + static_cast<u64>(i) * 8), message, sizeof message);
     }
@@ -268,7 +269,7 @@ class Writer {
  public:
   Writer(char* out, std::size_t size) noexcept : out_(out), size_(size) {}
   bool full() const noexcept { return n_ == kMaxVariables; }
-  // prefix "self." or ""; names that are none of Python's are passed over.
+  // prefix: "self." or "". Skips names that are not text, and values that are not plain.
   void add(const char* prefix, u64 name_object, u64 value_object) noexcept {
     char name[128];
     char value[kMaxText + 16];
@@ -336,7 +337,7 @@ std::size_t variables(const fr_python_frame* frame, char* out, std::size_t size)
   Writer w(out, size);
   alignas(compat::Frame) unsigned char bytes[sizeof(compat::Frame)];
   PyCodeObject code;
-  // The thread went on after it answered: is this still the frame that it was?
+  // The thread has run since it was sampled: check that the frame still runs the same code.
   if (fr_peek(frame->frame, bytes, sizeof bytes) != sizeof bytes ||
       compat::raw_code(*reinterpret_cast<compat::Frame*>(bytes)) != frame->code ||
       !code_at(frame->code, code)) {

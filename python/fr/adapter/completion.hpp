@@ -72,7 +72,7 @@ void end_with_error(const fr_ticket& ticket, const std::exception_ptr& error, in
   g_api->end(&ticket, result, text.c_str());
 }
 
-// Stands in for a Work and hands every call on; what it is there for overrides some of them.
+// Stands in for a Work and forwards every call; derived classes override some of them.
 class ForwardedWork : public c10d::Work {
  public:
   void abort() override { inner_->abort(); }
@@ -100,7 +100,7 @@ class ForwardedWork : public c10d::Work {
   const c10::intrusive_ptr<c10d::Work> inner_;
 };
 
-// Stands in for a Work without a future: such an operation is only known to be over inside wait().
+// Stands in for a Work without a future: only wait() observes the completion of its operation.
 class WatchedWork final : public ForwardedWork {
  public:
   WatchedWork(c10::intrusive_ptr<c10d::Work> inner, const fr_ticket& ticket)

@@ -1,12 +1,12 @@
 // device_samples.hpp - samples of tensors on a device, on their way to the ring.
 //
 //   issue, wait()                       the device's stream         fr-watchdog, every 100 ms
-//   a slot is reserved, the digest and  ... digest, copy into the   a slot whose check is right
+//   a slot is reserved, the digest and  ... digest, copy into the   a slot with a right check
 //   a copy of it are enqueued           slot's pinned memory        becomes a record
 //
-// The host never waits, and asks the device nothing: whether a slot has arrived is seen in its
-// memory. Records are made in the order in which samples were enqueued. What is missed (no slot is
-// free, something cannot be read) is a record too, in its place in that order.
+// The host never waits and never queries the device: the check in a slot's memory shows whether the
+// slot has arrived. Records are made in the order in which samples were enqueued. A missed sample
+// (no free slot, or an unreadable tensor) is a record too, at its place in that order.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -25,7 +25,8 @@
 
 namespace {
 
-// Of this process, on the CPU too; every() of fingerprint.hpp begins anew in a forked child.
+// Samples of this process, those on the CPU included; every() of fingerprint.hpp sets them to 0 in
+// a forked child.
 std::atomic<uint64_t> g_recorded{0}, g_missed{0};
 
 void record_sample(fr_op op, const fr_ticket& ticket, uint32_t side, const Digest& digest) {
@@ -48,11 +49,11 @@ void record_sample(fr_op op, const fr_ticket& ticket, uint32_t side, const Diges
   g_api->begin(&op, &unused);
 }
 
-// For tests: tensors on the CPU take the device's way; their copies are held until they are released.
+// For tests: tensors on the CPU are sampled as on a device; their copies are held until released.
 enum Rehearsal : int { kNoRehearsal = 0, kHeld, kAtOnce };
 std::atomic<int> g_rehearsal{kNoRehearsal};
 
-// What a sample is of.
+// The operation and the side of it that a sample describes.
 struct Sampled {
   fr_op op;
   fr_ticket ticket;
@@ -84,7 +85,7 @@ class DeviceSamples {
     }
     try {
       if (is_capturing(device)) {
-        return;  // nothing runs now, and replays are no records
+        return;  // nothing runs during capture, and replays are not recorded
       }
     } catch (...) {
       miss(of, "torch could not tell whether the stream is captured");
@@ -99,7 +100,7 @@ class DeviceSamples {
     slot->state.store(done ? kEnqueued : kMissed, std::memory_order_release);
   }
 
-  // why: said once; nullptr: not again.
+  // why: the reason, logged once; nullptr: it is logged already.
   void miss(const Sampled& of, const char* why) noexcept {
     if (why != nullptr) {
       say(why);
@@ -116,7 +117,7 @@ class DeviceSamples {
     }
   }
 
-  // Records what has arrived. Waits for nothing: the watchdog's thread calls it, too.
+  // Records the samples that have arrived. Never waits, since the watchdog's thread calls it, too.
   void record_arrived() noexcept {
     const std::unique_lock<std::mutex> guard(lock_, std::try_to_lock);
     if (!guard.owns_lock()) {
@@ -141,7 +142,7 @@ class DeviceSamples {
     return tail_ - head_;
   }
 
-  // Rehearsal: the first n copies that are held arrive.
+  // In a rehearsal: lets the first n held copies arrive.
   void release(size_t n) {
     const std::lock_guard<std::mutex> guard(lock_);
     for (; n > 0 && !held_.empty(); --n) {
@@ -168,7 +169,7 @@ class DeviceSamples {
 #endif
   }
 
-  // Where torch's guards do not tell (before 2.13); see fr_capturing.
+  // For torch before 2.13: its guards do not report captures; see fr_capturing.
   static int capturing() {
     constexpr size_t kWith = offsetof(fr_api, capturing) + sizeof(fr_api::capturing);
     return g_api->struct_bytes >= kWith ? g_api->capturing() : -1;
@@ -233,7 +234,7 @@ class DeviceSamples {
     }
   }
 
-  // Each reason once.
+  // Logs each reason once.
   void say(const char* why) noexcept {
     try {
       {
@@ -252,7 +253,7 @@ class DeviceSamples {
     }
   }
 
-  // The memory is read as if it were not there: the driver takes it away while the process exits.
+  // The memory is read by peek, since the driver unmaps it while the process exits.
   bool record_if_whole(const Slot& slot) noexcept {
     uint64_t words[kResultWords];
     const auto* at = static_cast<const uint64_t*>(host_.const_data_ptr()) +
@@ -270,7 +271,7 @@ class DeviceSamples {
     return true;
   }
 
-  // One record in the ring, however many were missed in its place; all are counted.
+  // Writes one record for n consecutive missed samples; g_missed counts all of them.
   void record_missed(const Sampled& of, uint64_t n) noexcept {
     record_sample(of.op, of.ticket, FR_SAMPLE_MISSED, Digest());
     g_missed.fetch_add(n - 1, std::memory_order_relaxed);
@@ -287,7 +288,7 @@ class DeviceSamples {
   std::vector<std::pair<at::Tensor, at::Tensor>> held_;
 };
 
-// Never destroyed: the watchdog's thread reads it until the process is gone. A forked child makes its
+// Never destroyed: the watchdog's thread reads it until the process ends. A forked child makes its
 // own.
 std::atomic<DeviceSamples*> g_device_samples{nullptr};
 

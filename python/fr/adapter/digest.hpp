@@ -1,5 +1,5 @@
-// digest.hpp - how many NaN and Inf tensors have, and two sums over their bytes: on the CPU in one pass
-// over memory. device_digest.hpp has the same for devices.
+// digest.hpp - how many NaN and Inf tensors have, and two sums over their bytes: on the CPU in one
+// pass over memory. device_digest.hpp has the same for devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,8 +60,9 @@ bool float_format(c10::ScalarType type, FloatFormat& format) {
   return true;
 }
 
-// Several elements of kBits bits in a word: an addition carries into the sign bit of those above the
-// limit. Each lane of the sums counts its own; a run is short enough for them.
+// Counts several elements of kBits bits per word: an addition sets the sign bit of each element
+// above the limit. Each lane of the sums counts its own elements; kRun words cannot overflow a
+// lane.
 template <unsigned kBits>
 __attribute__((optimize("O3"))) void count_floats(const unsigned char* bytes, size_t n_bytes,
                                                   const FloatFormat& format, Digest& digest) {
@@ -193,7 +194,8 @@ struct Elements {
   size_t part = 0;  // bytes: of a complex number half of it
 };
 
-// False: they cannot be (sparse, quantized, without memory, bits turned by a flag).
+// False: the elements cannot be read (sparse, quantized, no memory, or a conjugate or negative
+// view).
 bool elements_of(const c10::TensorImpl& tensor, Elements& e) {
   const c10::DispatchKeySet keys = tensor.key_set();
   if (tensor.layout() != c10::kStrided || !tensor.has_storage() ||
@@ -219,7 +221,7 @@ bool add_tensor(const c10::TensorImpl& tensor, unsigned what, Digest& digest) {
   if (tensor.is_contiguous()) {
     const auto* bytes = static_cast<const unsigned char*>(tensor.data());
     size_t left = static_cast<size_t>(tensor.numel()) * tensor.itemsize();
-    // What the cache holds is counted and summed in one pass over memory.
+    // Blocks that fit the cache: counting and summing then read main memory only once.
     for (size_t n = 0; left > 0; bytes += n, left -= n) {
       n = std::min<size_t>(left, 16384);
       add_block(bytes, n, e.part, format, what, digest);

@@ -1,9 +1,10 @@
-// fingerprint.hpp - FR_FINGERPRINT: of one operation in N, how many NaN and Inf its inputs have, and
-// a digest of its outputs. N counts by the group's own numbers, so all members take the same ones.
+// fingerprint.hpp - FR_FINGERPRINT: for one operation in N, counts the NaN and Inf of its inputs
+// and takes a digest of its outputs. The group's sequence numbers decide, so that all members
+// sample the same operations.
 //
 // On the CPU the inputs are read before the operation, on the thread that issues it; the outputs on
-// the thread that learns of the end, before whoever waits may change them. On a device the same is
-// enqueued on the stream on which the caller has them (device_samples.hpp).
+// the thread that observes the completion, before any waiting thread can change them. On a device
+// both are enqueued on the caller's stream (device_samples.hpp).
 #pragma once
 
 #include <c10/core/Event.h>
@@ -45,7 +46,7 @@ bool is_sampled(const fr_ticket& ticket, uint32_t generation) {
 // The outputs of an operation that was issued, until it ends.
 class OutputSample {
  public:
-  // device: where they are.
+  // device: of the outputs.
   OutputSample(const c10::IValue& outputs, const Sampled& of, c10::Device device)
       : outputs_(outputs), of_(of), device_(device), is_on_device_(DeviceSamples::serves(device)) {
     of_.op.stack = 0;
@@ -57,8 +58,9 @@ class OutputSample {
   }
   bool is_on_device() const { return is_on_device_; }
 
-  // The first call reads them; the others wait for it: the caller may write to them after that. On a
-  // device both happens on the stream that is current, which has to wait for the operation already.
+  // The first call reads the outputs; other calls wait for it, since the caller may write to the
+  // outputs afterwards. On a device both happen on the current stream, which waits for the
+  // operation.
   void take() noexcept {
     const std::lock_guard<std::mutex> guard(lock_);
     const bool is_first = !std::exchange(is_taken_, true);
@@ -128,7 +130,7 @@ class OutputSample {
   std::optional<c10::Event> sampled_;
 };
 
-// Stands in for the Work of a sampled operation: nobody gets past it before the sample is taken.
+// Stands in for the Work of a sampled operation: no wait returns before the sample is taken.
 class SampledWork final : public ForwardedWork {
  public:
   SampledWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<OutputSample> sample)
@@ -136,7 +138,7 @@ class SampledWork final : public ForwardedWork {
 
   bool isCompleted() override {
     const bool completed = inner_->isCompleted();
-    // On a device no stream of the caller's need wait for the operation yet.
+    // On a device the caller's streams may not wait for the operation yet.
     if (completed && inner_->isSuccess() && !sample_->is_on_device()) {
       sample_->take();
     }

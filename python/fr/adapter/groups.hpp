@@ -16,7 +16,7 @@ namespace {
 
 const fr_api* g_api = nullptr;
 
-// Grows whenever a process group is made or destroyed: cached facts of a ProcessGroup* are stale.
+// Grows when a process group is made or destroyed: entries cached before that are stale.
 std::atomic<uint32_t> g_epoch{1};
 
 struct GroupEntry {
@@ -26,7 +26,7 @@ struct GroupEntry {
   uint32_t generation = 0;
   fr_group_t group = 0;
   std::atomic<uint32_t> timeout_ms{0};
-  // What the last Work of an operator turned out to be: [plan][0 cpu, 1 other device].
+  // Mode of the last Work of each operator: [plan][0 cpu, 1 other device].
   std::array<std::array<std::atomic<uint8_t>, 2>, kMaxPlans> modes{};
 };
 
@@ -45,7 +45,7 @@ c10::intrusive_ptr<c10d::Backend::Options> options_of(const c10d::ProcessGroup& 
   const auto backend = pg.getDefaultBackend();
   return backend ? backend->getBackendOptions() : nullptr;
 }
-#else  // torch 2.6: nobody can be asked
+#else  // torch 2.6 does not expose the options
 struct NoOptions {
   std::vector<uint64_t> global_ranks_in_group;
   std::chrono::milliseconds timeout{0};
@@ -90,7 +90,7 @@ fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name)
   return g_api->group(&info);
 }
 
-// The entry of a group that is new, or was there before another group came or went.
+// Makes or refreshes the entry of a group that is new, or was cached before the epoch changed.
 __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup* pg,
                                                        uint32_t epoch) {
   std::string name;
@@ -130,8 +130,8 @@ __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup*
   entry->group = group != 0 ? group : register_group(*pg, name);
   entry->next.store(before != nullptr ? before->next.load(std::memory_order_relaxed) : nullptr,
                     std::memory_order_relaxed);
-  // The entry of an ended group whose address this one has now may still be in another thread's
-  // hands: it is leaked, 200 bytes per group that ends.
+  // Another thread may still use the entry of an ended group that had this group's address. That
+  // entry is leaked: 200 bytes per ended group.
   GroupEntry* made = entry.release();
   link->store(made, std::memory_order_release);
   return made;

@@ -1,5 +1,5 @@
-// store.hpp - PyTorch's store for libfr, over a connection of its own: a store has one lock per client,
-// and a rank that waits for a key holds it. Neither the GIL nor Python is needed.
+// store.hpp - PyTorch's store for libfr, over a connection of its own: a store has one lock per
+// client, and a rank that waits for a key holds it. Neither the GIL nor Python is needed.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ int64_t copy_out(const std::vector<uint8_t>& from, void* to, size_t room) {
   return static_cast<int64_t>(from.size());
 }
 
-// What is wrong with the store is no matter of the program's.
+// Returns -1 when the store fails: its errors must not reach the training program.
 template <class Call>
 int64_t of_store(void* self, Call call) noexcept {
   try {

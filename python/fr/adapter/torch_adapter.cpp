@@ -1,4 +1,4 @@
-// torch_adapter.cpp - records every torch.distributed operation, whoever issues it.
+// torch_adapter.cpp - records every torch.distributed operation, from Python and from C++.
 //
 // Compiled on the user's machine against the torch that is installed there (adapter.py), because
 // the C++ interface of torch changes from version to version. It speaks fr's C ABI through a table
@@ -42,7 +42,7 @@
 
 namespace {
 
-// Before the first Work was seen the flags of the record must be chosen all the same.
+// The flags of the record are needed before the first Work of an operator has been seen.
 __attribute__((cold, noinline)) Mode guess_mode(const Plan& plan, const c10d::ProcessGroup& pg,
                                                 bool cpu, c10::DeviceType device) {
   std::string backend;
@@ -64,12 +64,12 @@ __attribute__((cold, noinline)) Mode guess_mode(const Plan& plan, const c10d::Pr
 struct Issued {
   fr_ticket ticket{};
   uint16_t flags = 0;
-  int own_rank = -1;                     // in the group, of a sampled one
-  std::atomic<uint8_t>* mode = nullptr;  // where to keep what the Work turns out to be
-  std::shared_ptr<OutputSample> sample;  // of its outputs; null: not sampled
+  int own_rank = -1;                     // in the group; set for sampled operations
+  std::atomic<uint8_t>* mode = nullptr;  // where the mode of the Work is kept
+  std::shared_ptr<OutputSample> sample;  // sample of the outputs; null: not sampled
 };
 
-// The inputs are read now, or on a device by the stream that the caller has made them on.
+// Reads the inputs: at once on the CPU, on the caller's current stream on a device.
 __attribute__((cold, noinline)) void sample_operation(const Plan& plan, const c10::IValue* args,
                                                       const fr_op& op, uint32_t generation,
                                                       Issued& issued) {
@@ -90,7 +90,7 @@ __attribute__((cold, noinline)) void sample_operation(const Plan& plan, const c1
     return;
   }
   Sampled of = {op, issued.ticket, FR_SAMPLE_INPUT};
-  // Of a broadcast only the root gives something.
+  // Only the root contributes to a broadcast.
   if (plan.in >= 0 && (!plan.is_from_root || op.peer == issued.own_rank)) {
     Digest digest;
     if (on_device) {
@@ -233,7 +233,7 @@ void watch(const Issued& issued, c10::IValue& returned) {
     returned = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
         c10::make_intrusive<WatchedWork>(returned.toCustomClass<c10d::Work>(), issued.ticket)));
   } else {
-    g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // was counted as tracked, the first time
+    g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // the first guess counted it as tracked
     return;
   }
   if (issued.sample && !issued.sample->is_on_device()) [[unlikely]] {
@@ -241,8 +241,8 @@ void watch(const Issued& issued, c10::IValue& returned) {
   }
 }
 
-// The operation was enqueued. Without a Work the stream that is current waits for it; within a group
-// of NCCL's calls it is only enqueued at the end of that.
+// Called once the operation is enqueued. Without a Work the current stream waits for it. Within a
+// group of NCCL calls the operation is only enqueued when the group ends.
 __attribute__((cold, noinline)) void sample_device_output(const Issued& issued,
                                                           c10::IValue& returned) noexcept {
   c10d::Work* work = borrowed<c10d::Work>(returned);
@@ -400,7 +400,7 @@ __attribute__((visibility("default"))) int fr_torch_digest(const c10::TensorImpl
   return 1;
 }
 
-// The same by way of the device, whose stream is waited for here; for tests.
+// The same, computed on the device; waits for the device's stream. For tests.
 __attribute__((visibility("default"))) int fr_torch_device_digest(const c10::TensorImpl* tensor,
                                                                   uint64_t out[4]) {
   uint64_t words[kResultWords] = {};
@@ -418,8 +418,8 @@ __attribute__((visibility("default"))) int fr_torch_device_digest(const c10::Ten
   return is_whole(words, nonce) ? 1 : -1;
 }
 
-// 1: tensors on the CPU are sampled as if on a device, and their samples arrive when released; 2: at
-// once; 0: as ever. For tests.
+// 1: tensors on the CPU are sampled as if on a device, and their samples arrive when released; 2:
+// at once; 0: as ever. For tests.
 __attribute__((visibility("default"))) void fr_torch_rehearse(int how) {
   g_rehearsal.store(how);
 }
@@ -449,7 +449,7 @@ __attribute__((visibility("default"))) int fr_torch_hooked() {
   return g_n_plans;
 }
 
-// What reads a tensor in a hung frame; NULL where this torch's layout is another.
+// The function that reads a tensor in a hung frame; NULL if this torch has another layout.
 __attribute__((visibility("default"))) size_t (*fr_torch_tensor_reader())(uint64_t, char*, size_t) {
 #ifdef FR_TENSOR_LAYOUT
   return &describe_tensor;
