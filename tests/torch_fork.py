@@ -37,7 +37,7 @@ def base_environment():
 
 
 def fits(command, env):
-    """Whether nothing that a rank is told counts before `import torch`, which comes before fr."""
+    """Whether no setting of a rank takes effect before `import torch`, which comes before fr."""
     executable, *options, script = command[: 3 if command[1:2] == ["-u"] else 2]
     if executable != sys.executable or not script.endswith(".py"):
         return False

@@ -3,8 +3,8 @@
 // ablate CASES SWITCHES PROCESSES: files with a dump directory per line, and a number of a switch per
 // line. A line of output per answer:
 //   <switch, -1 none> <case> <kind> <ranks of the verdict> <ranks of all causes> <links>
-// for every case with no switch off, and for the cases whose answer a switch changes. `crash` and
-// `hang` instead of a kind: the engine does not bear that switch.
+// for every case with no switch off, and for each case where a switch changes the answer. `crash`
+// or `hang` instead of a kind: the engine crashed or hung with that switch off.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -121,7 +121,7 @@ def fr_sets(args, work):
         )  # fmt: skip
         dumps = where / "fr"
         got = timed([args.frtrace, "-v", dumps], 2 if ranks <= 16384 else 1, LIMIT_S)
-        # Of a set whose diagnosis takes too long, the reading alone.
+        # Where the diagnosis takes too long, only the reading is measured.
         shown = got or timed([args.frtrace, "--job", "none", dumps], 1)
         reading = re.search(r"time: reading ([\d.]+) s", shown[2])
         row(

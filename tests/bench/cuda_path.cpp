@@ -1,6 +1,6 @@
-// cuda_path.cpp - what fr adds to a call of NCCL with CUDA events around it, and to a CUDA call
-// whose result it looks at. Both libraries are stand-ins: recording an event costs a real driver
-// 0.5 to 3 us, which is not in here.
+// cuda_path.cpp - the cost that fr adds to an NCCL call with CUDA events around it, and to a CUDA
+// call with a result that fr checks. Both libraries are stand-ins: recording an event costs a real
+// driver 0.5 to 3 us, which is not measured here.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

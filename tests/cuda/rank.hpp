@@ -1,4 +1,4 @@
-// rank.hpp - what the tests of CUDA share: the stand-ins' functions, one rank, and its evidence.
+// rank.hpp - shared parts of the CUDA tests: the stand-ins' functions, one rank, and its evidence.
 #pragma once
 
 #include <unistd.h>
@@ -93,10 +93,10 @@ struct Rank {
   ncclComm* comm = nullptr;
 };
 
-// A kernel of somebody else's that runs until it is told to end.
+// A foreign kernel that runs until the test ends it.
 struct Gate {
   explicit Gate(void* stream) { standin_cuda_gate(stream, &reached, &opened); }
-  // The device's thread may come by after the case is over.
+  // The device's thread may still look here after the case is over.
   struct Words {
     std::atomic<int> reached{0};
     std::atomic<int> opened{0};

@@ -5,7 +5,7 @@
 //   STANDIN_CUDA_BLOCK=FUNCTION:N[:RANK]   the N-th call of a driver function never returns,
 //                                          in the process of that RANK or in all
 //
-// The few functions standin_* are not CUDA's: what a kernel or the library under test would do.
+// The few functions standin_* are not CUDA's: they act as a kernel or the library under test would.
 // libcudart.so.12 is the same source with STANDIN_CUDART, over this libcuda.so.1.
 #include <atomic>
 #include <cstddef>
@@ -322,7 +322,7 @@ EXPORT int cuStreamCreate(void** out, unsigned) {
   *out = device().streams.back().get();
   return 0;
 }
-// What is in it is left behind; its address is the next one's.
+// Work still in the stream is dropped; the next stream that is created reuses the address.
 EXPORT int cuStreamDestroy_v2(void* stream) {
   BEGIN()
   auto* s = static_cast<Stream*>(stream);
@@ -491,11 +491,11 @@ EXPORT void standin_cuda_gate(void* stream, std::atomic<int>* reached, std::atom
   item.opened = opened;
   s->queue.push_back(item);
 }
-// What ran on the device failed: all calls return this from now on, and nothing moves.
+// Work on the device failed: all calls return `code` from now on, and no stream makes progress.
 EXPORT void standin_cuda_break(int code) {
   device().error.store(code);
 }
-// Calls of this driver function do not return from now on.
+// From now on, calls of this driver function do not return.
 EXPORT void standin_cuda_block(const char* function) {
   device().blocked.store(strdup(function));
 }

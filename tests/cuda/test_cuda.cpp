@@ -1,5 +1,5 @@
 // CUDA's events and errors, over stand-ins for CUDA and NCCL: this program is linked against both,
-// like a framework against the real ones. One process per case: what breaks stays broken.
+// like a framework against the real ones. One process per case: a broken device stays broken.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,7 +113,7 @@ TEST_CASE("cuda: beside NCCL's own stamps these count, and nothing is lost") {
   for (const Rank* rank : {&one, &two}) {
     rank->all_reduce();
   }
-  ncclGroupStart();  // of the channels announced for these not all come
+  ncclGroupStart();  // not all channels announced for these are reported
   ncclSend(Rank::data, 4, 7, 1, one.comm, one.stream);
   ncclRecv(Rank::data, 4, 7, 0, two.comm, two.stream);
   ncclGroupEnd();
@@ -261,7 +261,7 @@ TEST_CASE("cuda: an error names the oldest operation in flight, also when only f
   CHECK(view().string(records[0].error) ==
         "CUDA: kernel failed (cudaErrorLaunchFailure, 719), returned by cuEventQuery");
   CHECK(cuda().error_ticket.load() == records[0].ticket + 1);
-  // what the events can no longer tell is not in flight for ever
+  // an operation without usable events does not stay in flight for ever
   CHECK(eventually([] { return in_state(State::kReleased) == 1; }));
   CHECK(cuda().unread.load() >= 1);
 }
@@ -313,7 +313,7 @@ TEST_CASE("cuda: a call that never returns takes fr-cuda with it, and nothing el
                                                                                 sizeof path) == 1);
   CHECK(cuda().call_ticks.load() == since);
   CHECK(in_state(State::kCompleted) == 1);
-  ncclCommAbort(rank.comm);  // waits for nobody
+  ncclCommAbort(rank.comm);  // does not wait for the other ranks
 }
 
 TEST_CASE("cuda: where events cannot even be made, operations go without") {

@@ -43,7 +43,7 @@ bool comes(void* event) {
   return eventually([event] { return cudaEventQuery(event) == 0; });
 }
 
-// Operations that somebody waits for, by the counters that the watchdog looks at.
+// Operations that a thread waits for, by the counters that the watchdog reads.
 i64 waited_for() {
   i64 n = 0;
   for (u32 i = 0; i < view().n_groups(); ++i) {
@@ -345,7 +345,7 @@ TEST_CASE("waits: events and streams beyond the tables are counted") {
   kernel.opened = 1;
   CHECK(cudaDeviceSynchronize() == 0);
   CHECK(in_state(State::kCompleted) == 32);
-  // What is over gives its place to the next.
+  // An operation that is over frees its place for the next one.
   const u64 untied = cuda().untied.load();
   rank.all_reduce();
   for (int i = 0; i < 100; ++i) {

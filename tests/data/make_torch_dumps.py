@@ -27,7 +27,7 @@ FAULTS = ["healthy", "skip", "tp_skip", "mismatch", "wrong_op", "crash"]
 # the fake backend does not, and completes nothing in the recorder's eyes.
 HOOK_FAULTS = ["gloo_skip", "fake_skip", "fake_healthy"]
 
-# What the rest of the job does while the fault is there; dumps are written after SETTLE seconds.
+# Seconds from the fault until the dumps are written: the time for the other ranks to start waiting.
 SETTLE = 2.0
 
 
@@ -130,7 +130,7 @@ def worker(rank, fault, port, out_dir):
     try:
         for step in range(STEPS):
             train_step(dist, torch, rank, groups, step, fault)
-    except RuntimeError as error:  # of ranks whose peers end first
+    except RuntimeError as error:  # raised in ranks that still run when a peer has ended
         print(rank, str(error).splitlines()[0][:100])
     done.set()
     thread.join()

@@ -95,7 +95,7 @@ def replicas(n):
 
 
 def healthy(n):
-    """All that differs between ranks by right."""
+    """Differences between ranks that are no mistake."""
     # all_to_all and all_gather as the data have it
     to = [int(k) for k in torch.randint(1, 9, (WORLD,))]
     counts = torch.empty(WORLD, dtype=torch.int64)

@@ -130,7 +130,7 @@ def report(comm):
 def main():
     in_background = bool(os.environ.get("NCCL_JOB_IN_BACKGROUND"))
     if FAULT == "init" and RANK == WORLD - 1:
-        # In the group of those who make the communicator, but elsewhere.
+        # This rank belongs to the communicator's group, but never calls init().
         fr.group("driver", ranks=WORLD)
         (SCRATCH / "elsewhere").touch()
         time.sleep(600)

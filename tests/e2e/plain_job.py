@@ -1,4 +1,4 @@
-"""One rank that comes to init_process_group as soon as it can, and does one operation."""
+"""A rank that calls init_process_group as soon as it can, and issues one operation."""
 
 import torch
 import torch.distributed as dist

@@ -106,7 +106,7 @@ def expect_done(j, scratch):
 def test_a_debugger_in_one_rank(job, scratch):
     j = job("breakpoint", 2, {"FR_WARN_S": "0.5", "FR_TIMEOUT_S": "1"})
     in_breakpoint(j, scratch)
-    # What hangs in fr's sense for long enough to be warned of, and dumped, three times over.
+    # 3 s in the debugger: three times FR_TIMEOUT_S, in which a hang would be warned of and dumped.
     begun = time.monotonic()
     t = Terminal(command(scratch, 1, "--pdb"))
     try:

@@ -55,7 +55,7 @@ def test_an_old_nccl_without_the_plugin(run, scratch, timing):
 
 
 def test_a_hang_has_device_times(run):
-    """The one that waits has started; what is complete has times that follow on another."""
+    """The waiting operation has started; the times of completed operations follow each other."""
     job = run("skip", 3).await_evidence()
     job.trace().expect("missing", [2], op="all_reduce", seq=4)
     operations = device_of(job, 0)["operations"]

@@ -33,7 +33,7 @@ SEEDS = {
     "straggler": [27, 150, 4192],  # messages that the ring lost, or gloo's files lack
     "two_faults": [21],
     # below the host
-    "behind": [147, 779, 977],  # those who finished go on, one does not
+    "behind": [147, 779, 977],  # ranks that finished go on, one does not
     "channel": [28, 501, 613],
     "clocks": [454],
     "cuda_error": [25, 191, 786],  # few operations in common to compare clocks by
@@ -140,7 +140,7 @@ def test_less_evidence_blames_nobody_else(cls, tmp_path):
             try:
                 content = msgpack.unpackb(dump, strict_map_key=False)
             except ValueError:
-                continue  # one that was cut
+                continue  # a case that was cut
             told = content.pop("device", None) is not None or told
             file.write_bytes(zstandard.compress(msgpack.packb(content)))
         if told:

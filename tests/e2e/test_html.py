@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not Path(HANGSIM).is_file(), reason="hangsim is not built"),
 ]
 
-# Four ranks with plain variables in their stacks; rank 2 has not come to the last operation.
+# Four ranks with plain variables in their stacks; rank 2 has not issued the last operation.
 SCRIPT = """
 import sys
 import fr

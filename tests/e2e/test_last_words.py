@@ -1,4 +1,4 @@
-"""What a process leaves that crashes, raises, exits or is told to end."""
+"""The evidence of a process that crashes, raises, exits or gets a signal to end."""
 
 import json
 import os

@@ -161,7 +161,7 @@ def helpers(scratch):
 
 
 def test_once_over_nodes(over_nodes, scratch):
-    """One that does not answer is named, and hides nothing."""
+    """A node that does not answer is named, and hides nothing."""
     command = [FRTRACE, "live", *over_nodes, "-1", "--hosts"]
     got = subprocess.run([*command, "n1,n2"], capture_output=True, text=True, timeout=90)
     assert got.returncode == 1, got

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the jobs of a node, by the rings of real gloo ranks."""
+"""The metrics of a node's jobs for Prometheus, from the rings of real gloo ranks."""
 
 import json
 import os
@@ -43,7 +43,7 @@ while True:
 """
 
 
-# More groups and operations than are told apart; no torch is needed for that.
+# More groups and operations than have series of their own; that needs no torch.
 MANY = """
 import sys
 import fr
@@ -289,7 +289,7 @@ def test_a_real_prometheus_scrapes_it(start, listening, scratch):
         assert [s["value"][1] for s in got] == ["2"] and got[0]["metric"]["fr_job"] == "one"
         rules = ask("rules")["groups"][0]["rules"]
         assert len(rules) == 7 and all(r["health"] != "err" for r in rules)
-        # every query of the dashboard is one that Prometheus can run
+        # Prometheus can run every query of the dashboard
         board = json.loads((MONITORING / "grafana.json").read_text())
         for panel in board["panels"]:
             for target in panel["targets"]:
@@ -311,7 +311,7 @@ def test_promtool_passes_the_alerts():
 def test_what_the_examples_ask_for_is_told(start, scratch):
     start("one")
     told = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in look(scratch)[1]}
-    told |= {"fr_verdict"}  # only while something stands
+    told |= {"fr_verdict"}  # only while an operation is stuck
     texts = [(MONITORING / name).read_text() for name in ("fr_alerts.yml", "grafana.json")]
     asked = set(re.findall(r"\bfr_(?!job\b)[a-z_]+[a-z]\b", re.sub(r"fr_wait_seconds_bucket",
                 "fr_wait_seconds", " ".join(texts))))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Ranks of a running job that issue different operations are told of, before anything hangs."""
+"""Ranks of a running job that issue different operations cause a warning before anything hangs."""
 
 import re
 import time

@@ -262,7 +262,7 @@ def test_a_rank_that_does_not_register_its_window(run):
 
 
 def test_a_split_communicator(run):
-    """Its ranks are told by nobody: they are those who have it."""
+    """No call names the group's ranks: they are the ranks with its communicator."""
     job = run("skip_split", 4).await_evidence([1, 3])
     job.trace().expect("missing", [3], op="all_reduce", seq=1)
 
@@ -347,7 +347,7 @@ def test_nccl_ras_is_a_witness(run):
     assert ras_findings(trace) == [
         "NCCL's RAS: communicator abc: AllReduce operations launched: ranks 0,1: 4; rank 2: 3"
     ]
-    # one of each node asks: its first rank
+    # the first rank of each node asks
     assert service.asked.count("VERBOSE STATUS") == 1, service.asked
 
 
@@ -435,7 +435,7 @@ def test_torch_and_nccl_make_one_record(launch, scratch, torch_backend, standin)
 
 
 def test_torch_without_the_plugin(launch, scratch, torch_backend, cuda_standin):
-    """An NCCL that tells nothing: the thread that polls the events of all operations does."""
+    """NCCL reports nothing; the thread that polls the events of all operations shows their ends."""
     env = {
         "NCCL_JOB_BACKEND": str(torch_backend),
         "CUDA_JOB_HOME": str(cuda_standin),

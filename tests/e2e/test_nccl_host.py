@@ -16,7 +16,7 @@ import hosts
 
 EVERYTHING = os.environ.get("FR_HOST_ALL", "") not in ("", "0")
 VERSIONS = [v for v in hosts.VERSIONS if EVERYTHING or v not in ("2.24", "2.28", "2.29")]
-# What the plugin alone cannot tell, and wrappers or the program's waits can.
+# Cases that the plugin alone cannot decide, but wrappers or the program's own waits can.
 MORE = {
     "never_launched": ("2.23", "2.27"),
     "never_ends": ("2.23", "2.31"),

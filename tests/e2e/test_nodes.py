@@ -255,7 +255,7 @@ def test_who_has_not_come_on_another_node_is_known(cluster, what, said, least_s,
     job.go("save")
     done = [n.disk / f"done.{2 * i + k}" for i, n in enumerate(cluster) for k in (0, 1)]
     job.wait("the operation", lambda: all(path.exists() for path in done))
-    guilty = 5 - job.owner(b, (2, 3))  # whose process need not answer for its node
+    guilty = 5 - job.owner(b, (2, 3))  # a rank that does not answer for its node
     begun = time.time()
     job.go(f"{what} {guilty}")
     times = job.await_dumps((0, 1, 5 - guilty))

@@ -71,7 +71,7 @@ def test_the_parser_knows_every_field(tmp_path):
         if packet.HasField("track_event"):
             assert packet.track_event.track_uuid in tracks
             assert packet.trusted_packet_sequence_id == 1 and packet.sequence_flags == 2
-    # who is blamed stands first
+    # blamed ranks come first
     said = verdict(dumps)
     roots = [t for t in tracks.values() if not t.parent_uuid]
     assert [t.sibling_order_rank for t in roots] == list(range(len(roots)))

@@ -222,7 +222,7 @@ def torchcomms(rank, ops, first=0):
 
 
 def torchcomms_set(directory, first=0):
-    """Rank 1 never comes to the third all_reduce of all."""
+    """Rank 1 never issues the third all_reduce of all ranks."""
     done = [("all_reduce", "tp", True), ("all_reduce", "main", True)] * 2
     for rank in range(4):
         ops = [*done, ("all_reduce", "tp", True)]

@@ -163,7 +163,7 @@ def lost(seed, place, guilty):
         two = Report(where)
         # Where two ranks are guilty, the other one of them may be left.
         fine = two.ranks <= one.ranks or (guilty and two.ranks == {gone})
-        # What differed from the lost file only, no longer differs: all wait for the lost rank.
+        # A mismatch with only the lost file can no longer be seen: all wait for the lost rank.
         differed = one.kind == "mismatch" and not one.certain
         fine |= differed and two.ranks == {gone} and two.confidence == "possible"
         yield form, None if fine else f"{one} became {two} without rank {gone}"

@@ -1,4 +1,4 @@
-"""Beginning and end of jobs: those that no launcher names, ranks that never start or never exit."""
+"""Beginning and end of jobs: jobs that no launcher names, ranks that never start or never exit."""
 
 import os
 import signal

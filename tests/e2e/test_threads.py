@@ -223,7 +223,7 @@ holds()
     assert python_frames(other["stack"])[0][2] == "waits"
 
 
-# Of such functions the evaluator makes the call itself, once it has seen them a few times.
+# After a few calls of such a function the evaluator calls its C function directly.
 OWN_WAIT = """
 #include <Python.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-"""A rank that is forked from a process that has imported torch is as one of an own interpreter."""
+"""A rank forked from a process that has imported torch works as one with its own interpreter."""
 
 import functools
 import json

@@ -31,7 +31,7 @@ def headlines(job):
 
 
 def said(job):
-    """Until the verdict is on somebody's stderr."""
+    """Waits until the verdict is on a rank's stderr."""
     try:
         return wait_until("a verdict on stderr", lambda: headlines(job))
     except AssertionError as error:

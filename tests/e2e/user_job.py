@@ -166,7 +166,7 @@ def longer_sequence():
 
 
 def any_source():
-    """Rank 0 serves whoever sends; one worker stops sending, the others have done their part."""
+    """Rank 0 receives from any rank; one worker stops sending, the others have done their part."""
     if RANK == 0:
         for _ in range(8 * (WORLD - 1)):
             dist.recv(torch.ones(4))
@@ -233,7 +233,7 @@ def chain_left():
 
 
 def one_tag():
-    """Rank 0 collects what all send; one of them uses another tag."""
+    """Rank 0 collects the messages of all ranks; one rank uses another tag."""
     for source in range(WORLD - 1, 0, -1) if RANK == 0 else ():
         dist.recv(torch.ones(4096), source)
     if RANK != 0:
@@ -261,7 +261,7 @@ def once_more():
 
 
 def one_later():
-    """One rank leaves out a reduction, which the next one of it then meets, up to the end."""
+    """One rank leaves out a reduction; its next one meets it instead, and so on to the end."""
     pairs = [dist.new_group([k, k + 2], group_desc="pairs") for k in (0, 1)]
     for step in range(9):
         for _ in range(4):

@@ -1,4 +1,4 @@
-// Is what we take for the plugin interface what NCCL takes for it? A real libnccl.so.2 translates
+// Checks that our plugin interface is the one that NCCL uses. A real libnccl.so.2 translates
 // the events of its newest version for plugins of older ones. Its translators, which are functions
 // of its own, are given a plugin of each version here and are fed events of the newest: whatever
 // our structures have in another place than NCCL's arrives wrong.
@@ -38,7 +38,7 @@ bool is(const char* a, const char* b) {
 
 constexpr u64 kHash = 0x1122334455667788;
 
-// What arrives, by the version that the plugin has.
+// Checks an event that arrived, by the interface version of the plugin.
 template <class E>
 void check(const E& e) {
   constexpr bool kOne = std::is_same_v<E, Event1>;

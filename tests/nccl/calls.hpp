@@ -105,7 +105,8 @@ inline std::string op(const RecordCopy& r) {
   return std::string(view().string(r.payload.op));
 }
 
-// What the device saw ends a little after the stream is empty.
+// Waits until `n` records of that kind are in `state`: records of the device are written a little
+// after the stream is empty.
 inline bool all_in(State state, u16 kind, std::size_t n) {
   for (int i = 0; i < 2000; ++i) {
     std::size_t found = 0;

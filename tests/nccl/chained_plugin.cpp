@@ -40,7 +40,7 @@ constexpr int kAsked = (CHAINED_API > 4 ? kEvGroupApi | kEvCollApi : kEvGroup) |
                        (CHAINED_API > 1 ? kEvKernelCh : kEvProxyOp) | kEvProxyCtrl;
 constexpr fr::u64 kParentOfColl = CHAINED_API > 4 ? kEvCollApi : kEvGroup;
 
-// What it must be told of an AllReduce on two channels.
+// The event describes an AllReduce on two channels, as the plugin must see it.
 template <class E>
 bool is_told(const E& e) {
   if (e.type == kEvKernelCh) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// What NCCL's headers expect to be declared before them.
+// NCCL's headers expect these declarations before them.
 typedef enum { ncclSuccess = 0 } ncclResult_t;
 typedef void (*ncclDebugLogger_t)(int level, unsigned long flags, const char* file, int line,
                                   const char* text, ...);
@@ -23,7 +23,7 @@ using namespace fr::nccl;
   static_assert(offsetof(e, ours) == offsetof(t, theirs)); \
   static_assert(sizeof(e{}.ours) == sizeof(t{}.theirs))
 
-// What all versions have.
+// Members in all versions.
 #define COMMON(e, t)                                   \
   SIZE(e, t);                                          \
   SAME(e, t, type, type);                              \
@@ -52,7 +52,7 @@ using namespace fr::nccl;
   SAME(e, t, proxy_op.is_send, proxyOp.isSend);        \
   SAME(e, t, proxy_step.step, proxyStep.step)
 
-// Up to version 3 an event says whose it is.
+// Up to version 3 an event holds its name and its communicator's hash.
 #define NAMED(e, t)                                 \
   SAME(e, t, coll.name, coll.name);                 \
   SAME(e, t, coll.comm_hash, coll.commHash);        \

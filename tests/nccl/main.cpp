@@ -7,9 +7,9 @@
 #include "../unit/catch_session.hpp"
 
 #if defined(__SANITIZE_THREAD__)
-// At SIGTERM a signal handler copies the ring as it stands, on purpose.
-// What the watchdog has mapped and unmapped may be where a library is loaded next, unseen by
-// ThreadSanitizer.
+// copy_ring: at SIGTERM a signal handler copies the ring while it is written, on purpose.
+// map_file: a library may be loaded at an address that the watchdog had mapped and unmapped, and
+// ThreadSanitizer does not see that.
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
   return "race:copy_ring\nrace:map_file\n";
 }

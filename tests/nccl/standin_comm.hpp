@@ -73,7 +73,7 @@ inline Gate* enter_stream(void* stream) {
 
 struct Shared {
   std::atomic<int> joined;
-  std::atomic<u64> started[kMaxRanks];            // collectives whose kernel runs
+  std::atomic<u64> started[kMaxRanks];            // collectives with a running kernel
   std::atomic<u64> lost;                          // first collective the network lost
   std::atomic<u64> held;                          // collective << 16 | Hold << 8 | by which rank
   std::atomic<u64> posted[kMaxRanks][kMaxRanks];  // sends of a to b
@@ -221,7 +221,7 @@ struct ncclComm {
     }
     shared->joined.fetch_add(1);
     while (shared->joined.load() < n_ranks && !ending.load()) {
-      nap();  // a rank that does not come: for ever
+      nap();  // a rank that never joins stays here
     }
     unlink(path.c_str());
     if (ending.load()) {

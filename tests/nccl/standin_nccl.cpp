@@ -4,20 +4,20 @@
 //
 //   STANDIN_NCCL_API=0..7       newest plugin version it knows (default 7; 0: none)
 //   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
-//   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
-//   STANDIN_NCCL_QUIET=1        no launch, kernel or transfer is told, as of a broadcast of 2.30
-//   STANDIN_NCCL_FAULT=...      what goes wrong; with :SIZE, on communicators of so many ranks only
+//   STANDIN_NCCL_VERSION=23102  the version it reports (default: one with that plugin version)
+//   STANDIN_NCCL_QUIET=1        reports no launch, kernel or transfer, as 2.30 does for a broadcast
+//   STANDIN_NCCL_FAULT=...      the fault; with :SIZE, on communicators of so many ranks only
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
 //     transport:RANK:N          RANK's network loses its N-th collective
 //     launch:RANK:N             the call that launches RANK's N-th collective never returns
 //     async:RANK:N              RANK's N-th collective never ends, ncclCommGetAsyncError says 6
 //     broken:RANK:N             the same, and it says 1
-//     lost:RANK:N               what RANK sends to the next in its N-th collective does not arrive
+//     lost:RANK:N               data that RANK sends on in its N-th collective does not arrive
 //     credit:RANK:N             RANK's network thread does not begin with its N-th collective
 //     kernel:RANK:N             RANK's kernel of its N-th collective runs and takes nothing
 //     refuse:RANK:N             RANK's N-th call returns 1, and so does the group that it is in
-//     symmetric                 collectives on symmetric memory: launched, and nothing is told
-//     window                    windows are registered when all ranks have come
+//     symmetric                 collectives on symmetric memory: launched, without any report
+//     window                    windows are registered once all ranks have called
 //
 // Where the stand-in for CUDA is loaded its kernels run on its streams, in their order.
 #include <unistd.h>
@@ -125,7 +125,7 @@ void drop_all() {
   t_group = nullptr;
 }
 
-// Launches what was called; for non-blocking communicators on a thread of its own.
+// Launches the calls so far; for non-blocking communicators on a thread of its own.
 int launch() {
   bool waits = true;
   for (const Pending& p : t_tasks) {
@@ -415,7 +415,7 @@ API(ncclAlltoAll, (const void* s, void* r, size_t n, int type, ncclComm* c, void
   return --t_depth == 0 ? launch() : 0;
 }
 
-// These do nothing but say what they were called with.
+// These only write their arguments to g_said.
 namespace {
 char g_said[256];
 template <class... Args>
@@ -569,7 +569,7 @@ extern "C" __attribute__((visibility("default"))) const char* standin_said() {
   return g_said;
 }
 
-// Not NCCL's: stands for synchronizing the stream.
+// Not a function of NCCL: synchronizes the stream.
 API(standin_synchronize, (ncclComm * comm), ()) {
   for (;;) {
     {

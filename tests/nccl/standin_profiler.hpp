@@ -119,7 +119,7 @@ struct Profiler {
     old.type = static_cast<u8>(e.type);
     old.parent = e.parent;
     old.rank = e.rank;
-    constexpr bool kNamed = !std::is_same_v<E, Event4>;  // says whose it is
+    constexpr bool kNamed = !std::is_same_v<E, Event4>;  // has name and communicator
     constexpr bool kWords = !std::is_same_v<E, Event1>;  // not numbers
     if (e.type == kEvColl) {
       if constexpr (kNamed) {

@@ -99,7 +99,7 @@ TEST_CASE("calls: arguments arrive as they were given, and each call leaves its 
   for (const auto& r : all_records(FR_LIFECYCLE)) {
     made[op(r)] += 1;
   }
-  CHECK(made["ncclCommInitAll"] == 1);  // and what came with it
+  CHECK(made["ncclCommInitAll"] == 1);  // and the others made with it
   ncclCommSuspend(c, 3);
   CHECK(said("%p %d", c, 3));
   CHECK(newest(FR_LIFECYCLE) == "ncclCommSuspend");

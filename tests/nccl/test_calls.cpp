@@ -25,7 +25,7 @@ TEST_CASE("calls: a call that wrapper and plugin both see is one record") {
   const auto records = all_records(FR_COLLECTIVE);
   REQUIRE(records.size() == 2);
   CHECK(op(records[0]) == "all_reduce");
-  CHECK(records[0].payload.reduce_op == 5);  // what no plugin is told
+  CHECK(records[0].payload.reduce_op == 5);  // not reported to any plugin
   CHECK(records[0].payload.in_numel == 8);
   CHECK(records[0].payload.flags == FR_ASYNC);
   CHECK(records[0].payload.seq == 1);
@@ -255,7 +255,7 @@ TEST_CASE("calls: without the plugin they are records that never count as in fli
 }
 
 TEST_CASE("calls: what is done at a group's end is in flight until then") {
-  setenv("STANDIN_NCCL_API", "4", 1);  // whose plugins are not told of groups
+  setenv("STANDIN_NCCL_API", "4", 1);  // plugins of version 4 see no groups
   Pair pair;
   const auto registering = [] {
     for (const auto& r : all_records(FR_LIFECYCLE)) {
@@ -310,7 +310,7 @@ TEST_CASE("calls: a group of more calls than are kept leaves nothing behind") {
 
 namespace {
 
-// Up to version 3 the plugin is told of no hash before a communicator's first operation.
+// Up to version 3 the plugin gets no hash before a communicator's first operation.
 void name_communicators(const char* version) {
   setenv("STANDIN_NCCL_API", version, 1);
   Pair one;
@@ -404,7 +404,7 @@ TEST_CASE("calls: removing the hooks restores the originals") {
   REQUIRE(dladdr(reinterpret_cast<void*>(&ncclBroadcast), &info) != 0);
   const u32 depth_before = view().device()->hooked.load();
   CHECK(depth_before == 0);
-  // The plugin still tells of operations; of a reduction only the wrapper knows by what.
+  // The plugin still reports operations; only the wrapper knows the operator of a reduction.
   ncclAllReduce(data, data, 8, 7, 2, pair.rank[0], nullptr);
   REQUIRE(all_records(FR_COLLECTIVE).size() == 1);
   CHECK(all_records(FR_COLLECTIVE)[0].payload.reduce_op == 0);

@@ -1,4 +1,4 @@
-// The hooks on NCCL's functions: non-blocking communicators, whose calls go on after they return.
+// The hooks on NCCL's functions: calls of non-blocking communicators go on after they return.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -46,7 +46,7 @@ TEST_CASE("calls: a non-blocking communicator is in the making until NCCL says t
   CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
   CHECK(view().device()->unmatched.load() == 0);
 
-  // one that nobody else joins, given up
+  // a communicator that no other rank joins, given up
   ncclGetUniqueId(&id);
   ncclComm* alone = nullptr;
   REQUIRE(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == kInProgress);
@@ -85,7 +85,7 @@ TEST_CASE("calls: a rank that never asks for a communicator has it in the making
   setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
   ncclComm* comms[2];
   make_in_background(comms, false);
-  usleep(50'000);  // it is made, nobody has asked
+  usleep(50'000);  // it is made, but no call has asked for its state
   u32 n = 0;
   for (const auto& r : all_records(FR_LIFECYCLE)) {
     n += op(r) == "ncclCommInitRankConfig" && !r.has_status ? 1 : 0;
@@ -151,7 +151,7 @@ TEST_CASE("calls: what NCCL tells nothing of ends with its launch, in the backgr
   CHECK(all_in(State::kReleased, FR_COLLECTIVE, 1));
   CHECK(ncclAllReduce(data, data, 8, 7, 0, comms[0], nullptr) == kInProgress);
   const auto newest = [] { return all_records(FR_COLLECTIVE).back(); };
-  CHECK_FALSE(newest().has_status);  // nobody has asked
+  CHECK_FALSE(newest().has_status);  // no call has asked for its state
   int error = kInProgress;
   while (ncclCommGetAsyncError(comms[0], &error), error == kInProgress) {
     CHECK_FALSE(newest().has_status);

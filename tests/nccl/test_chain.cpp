@@ -32,7 +32,7 @@ void play_old(const char* symbol) {
   CHECK(counted("chained_inits") == 1);
   CHECK((mask & kEvProxyCtrl) != 0);                             // theirs alone
   CHECK((mask & kEvProxyStep) != 0);                             // ours alone
-  CHECK(mask < (std::is_same_v<P, Plugin1> ? 1 << 6 : 1 << 8));  // whatever theirs asked for
+  CHECK(mask < (std::is_same_v<P, Plugin1> ? 1 << 6 : 1 << 8));  // even if theirs asked for more
   const auto start = [&](u32 type, void* parent) {
     E e;
     std::memset(&e, 0, sizeof e);

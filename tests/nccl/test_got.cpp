@@ -237,7 +237,7 @@ TEST_CASE("got: a second copy of NCCL is told of by the plugin, and not mixed up
   for (u32 slot = 0; slot < view().n_slots(); ++slot) {
     if (view().read(slot, copy) == Slot::kWhole && copy.payload.kind == FR_COLLECTIVE) {
       by_group[copy.payload.group] += 1;
-      wrapped += copy.payload.reduce_op == 5 ? 1 : 0;  // what the plugin is not told
+      wrapped += copy.payload.reduce_op == 5 ? 1 : 0;  // not reported to the plugin
     }
   }
   CHECK(by_group.size() == 4);

@@ -18,7 +18,7 @@ int cuStreamEndCapture_ptsz(void*, void**);
 
 namespace {
 
-// A program whose calls are hooked, with a communicator that is asked for kernels.
+// A program with hooked calls and a communicator that is asked for kernels.
 struct Program {
   Program() : comm(hooked()) {
     REQUIRE(cuCtxCreate_v2(&context, 0, 0) == 0);
@@ -29,7 +29,7 @@ struct Program {
     hook();
     return 0x71;
   }
-  // The watchdog may be the one that writes it.
+  // The watchdog may write it, too.
   bool asks() const { return (__atomic_load_n(&comm.mask, __ATOMIC_RELAXED) & kEvKernelCh) != 0; }
 
   Comm6 comm;

@@ -103,7 +103,7 @@ TEST_CASE("nccl: sends and receives are recorded with their peers, and end on fe
   Comm6 comm(hash, 4, 2);
   void* group = comm.group_api();
   void* send_api = comm.p2p_api(group, "Send");
-  CHECK(records_of(view(), hash).empty());  // with whom is not known yet
+  CHECK(records_of(view(), hash).empty());  // the peer is not known yet
   CHECK(device_ops(view(), hash).size() == 1);
   comm.stop(comm.launch(group));
   void* send = comm.p2p(send_api, "Send", 3, 4);
@@ -185,7 +185,7 @@ TEST_CASE("nccl: the oldest unfinished step tells what a transfer waits for") {
   comm.state(s1, kStStepSendGpuWait);
   comm.state(s1, kStStepSendPeerWait);
   void* s2 = comm.step(send, 2);
-  comm.state(s2, kStStepSendGpuWait);  // later step, later word: not what it is stuck in
+  comm.state(s2, kStStepSendGpuWait);  // a later step, reported later: not the stuck one
   void* r0 = comm.step(recv, 0);
   comm.state(r0, kStStepRecvWait);
   auto phases = live_phases(view());
@@ -406,7 +406,7 @@ TEST_CASE("nccl: a captured operation is recorded once, never in flight, replays
 TEST_CASE("nccl: what has no kernel of its own is not in flight for ever") {
   const u64 hash = 0xaa;
   Comm6 comm(hash);
-  void* group = comm.group_api();  // symmetric memory: the call is told, nothing else
+  void* group = comm.group_api();  // symmetric memory: only the call is reported
   comm.stop(comm.coll_api(group));
   CHECK(in_flight(view(), hash) == 1);
   comm.stop(group);

@@ -96,7 +96,7 @@ void follow_transfers(P& plugin, void* context, u64 hash, const E& coll) {
   CHECK(!records_of(view(), hash)[1].has_status);
   plugin.state(step, kStStepSendWait, &args);  // the kernel has filled it: it runs
   CHECK(records_of(view(), hash)[1].state == State::kStarted);
-  usleep(300'000);  // longer than the watchdog takes to settle what is over
+  usleep(300'000);  // longer than the watchdog takes to settle finished operations
   CHECK(in_flight(view(), hash) == 1);
   CHECK(live_phases(view())[0].wait() == Wait::kInFlight);
   plugin.stop(step);

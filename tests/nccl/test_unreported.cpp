@@ -1,5 +1,5 @@
-// test_unreported.cpp - operations whose launch NCCL reports late or never, and those that have no
-// kernel of their own.
+// test_unreported.cpp - operations without a report of the launch, or with a late one, and
+// operations that have no kernel of their own.
 #include "only.hpp"
 
 using namespace fr;
@@ -175,7 +175,7 @@ TEST_CASE("nccl: what a rank sends itself and others at once is not ended by ker
   CHECK(row.ended.load() == 0);
   comm.kernel_stop(comm.kernel(task, 0));
   CHECK(row.completed_seq.load() == 0);
-  // Nobody waits for it that is seen, and it has no transfers: it is not in flight for ever.
+  // No wait for it is seen, and it has no transfers: it must not stay in flight for ever.
   while (row.ended.load() == 0) {
     usleep(5000);
   }

@@ -167,7 +167,7 @@ def main():
     for what in SIZES:
         issued = batches(lambda a, b, what=what: a[what][0] + b[what][0])
         _table(f"all_reduce of {what}, ns of the issuing thread", issued)
-    # Of small ones, most is how long gloo's threads look for what comes.
+    # For small messages, most of the time is the polling of gloo's threads.
     spent = batches(lambda a, b: map(sum, zip(a["1 MiB"][1], b["1 MiB"][1], strict=True)))
     _table("all_reduce of 1 MiB, ns of all threads, both ranks", spent)
     title = "all_reduce of 8 floats that does no I/O, ns"

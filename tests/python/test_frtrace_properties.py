@@ -98,7 +98,7 @@ def test_lost_and_cut_files_make_nobody_guilty(name, seed, tmp_path):
     out = report(tmp_path / "set")
     read = {r["rank"] for r in out["ranks"]} if out else set()
     kind, ranks = answer(out)
-    # Of a rank that left no evidence it may be said that all waits end there.
+    # The verdict may also name a rank without evidence, as the rank where all waits end.
     assert set(ranks) <= guilty | (set(files) - read), (kind, ranks, sorted(read))
 
 

@@ -208,7 +208,7 @@ typedef struct CUevent_st* cudaEvent_t;
 #define __CUDA_BF16_TYPES_EXIST__
 """
 
-# What came later, checked where the header has it.
+# Functions of newer NCCL versions, checked where the header has them.
 NEWER = {
     22700: """
 ncclResult_t (*shrink)(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int) = &ncclCommShrink;

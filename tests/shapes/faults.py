@@ -54,7 +54,7 @@ class Fault:
     kinds: list  # accepted kinds, the best first
     ranks: list
     shown: Any
-    # ranks whose earlier iterations must be in their files for the case to be decidable
+    # the case is decidable only if the files of these ranks hold their earlier iterations
     history: tuple = ()
     timing: bool = False  # decidable only where the files know "started"
     also: list = field(default_factory=list)  # further accepted (kind, ranks)

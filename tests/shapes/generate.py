@@ -213,7 +213,7 @@ SETS = {"a": SET_A, "b": SET_B}
 
 
 def _lacks(run, r):
-    """Whether somebody issued an operation that needs r and that r has not issued."""
+    """Whether a rank issued an operation that needs r and that r has not issued."""
     mine_coll, mine_msg = {}, {}
     for i in run.insts[r]:
         if i.op.is_coll:

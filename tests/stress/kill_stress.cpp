@@ -27,10 +27,10 @@ constexpr u32 kWriters = 8;
 constexpr u32 kShared = kWriters;  // the group of all; writer w's own group is w
 constexpr u32 kGroupsOfAll = kWriters + 1;
 constexpr u32 kLongShape = 40;  // words, in the blob ring
-constexpr u32 kFinished = 61;   // cell of the board: writers that have done what they should
+constexpr u32 kFinished = 61;   // cell of the board: number of writers that have finished
 constexpr u32 kEnd = 62;        // the process may end
 
-// What an operation is, from its value.
+// The contents of an operation, derived from its value.
 struct Expected {
   explicit Expected(u64 of)
       : value(of),
@@ -99,7 +99,7 @@ Child start_writers(Scene& scene, u32 n_records, u64 limit) {
   });
 }
 
-// What a ring holds, and what is wrong with it.
+// Counts of the whole and of the damaged contents of a ring.
 struct Seen {
   u64 whole = 0;
   u64 mixed = 0;  // members of two operations in one
@@ -242,7 +242,7 @@ bool is_accounted(const View& view, const Seen& seen, const True& truth, bool op
          (open || seen.without_end <= h.status_lost.load());
 }
 
-// The dump that somebody else made of a dead process's ring says the same as the ring.
+// The dump that another process made of a dead process's ring agrees with the ring.
 bool is_same(const Dump& dump, const Seen& seen) {
   std::map<std::string, std::size_t> at;
   const Node fields = dump["records"]["fields"];
@@ -317,7 +317,7 @@ void stop_and_read(const Child& child, const Scene& scene, const View& view, Tal
   child.kill(SIGCONT);
 }
 
-// What a process left, and what the next attempt makes of it.
+// Checks the ring that a process left, and the dump that the next attempt makes from it.
 void read_remains(Scene& scene, bool open, Tally& of_ring, Tallies& to) {
   REQUIRE(scene.rings().size() == 1);
   const RingFile ring(scene.ring_dir() + "/" + scene.rings()[0]);

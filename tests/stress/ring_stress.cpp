@@ -38,7 +38,7 @@ constexpr u32 kReaders = 2;
 using Words = u64[kPayloadWords];
 
 // The payload of a value: every word follows from the first. Group and index words (2 and 12) say
-// group 0, whose quota is 0.
+// group 0, which has a quota of 0.
 constexpr u32 kGroupWord = offsetof(Payload, group) / 8;
 
 void fill(Words& words, u64 value) {
@@ -72,7 +72,7 @@ void maybe_stall(Random& random) {
   }
 }
 
-// What Ring::publish does, with pauses between its stores.
+// Does the same as Ring::publish, with pauses between its stores.
 void publish_stalling(const Ring& ring, u64 ticket, const Words& words, Random& random) {
   Record& record = ring.records[ticket & ring.mask];
   std::atomic_thread_fence(std::memory_order_release);
@@ -157,7 +157,7 @@ Result run(u32 slots, Variant variant, double seconds) {
   for (auto& t : threads) {
     t.join();
   }
-  // What stands at the end stays: a mixture there is one that frtrace would have shown.
+  // The contents no longer change. frtrace would show a mixture that is left here.
   Payload p;
   Words words;
   u64 seq = 0;
@@ -186,10 +186,10 @@ void pin(pthread_t thread, int n) {
   }
 }
 
-// Two mixtures are possible: of one record with the next in the middle of a publish, seen by who
-// reads beside a writer; and of two writers that both think they own a slot, which stays. So the
-// second thread writes burst after burst, and this one in turns reads beside it and writes against
-// it. Two threads, for machines of two cores.
+// Two mixtures are possible. A reader beside a writer may see a record mixed with the next one, in
+// the middle of a publish. Two writers that both think they own a slot may leave a mixture for
+// good. So the second thread writes burst after burst, and this one in turns reads beside it and
+// writes against it. Two threads, for machines of two cores.
 Result run_bursts(u32 slots, double seconds) {
   constexpr u32 kBurst = 40;
   SmallRing r(slots);

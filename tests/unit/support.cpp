@@ -1,4 +1,4 @@
-// support.cpp - what the cases share: environments, child processes, dumps as trees.
+// support.cpp - shared by the cases: environments, child processes, dumps as trees.
 #include "support.hpp"
 
 #include <fcntl.h>

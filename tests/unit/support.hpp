@@ -91,7 +91,7 @@ struct Ending {
 class Child {
  public:
   explicit Child(pid_t process) : pid_(process) {}
-  ~Child();  // kills and reaps what is still there
+  ~Child();  // kills and reaps the process if it still runs
   Child(Child&& other) noexcept : pid_(other.pid_), ended_(other.ended_) { other.pid_ = -1; }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -159,7 +159,7 @@ class RingFile {
 
 // ---------------------------------------------------------------- dumps
 
-// A value of a dump; looking up what is not there throws.
+// A value of a dump; looking up a missing key throws.
 class Node {
  public:
   explicit Node(const msgpack::object& o) : o_(&o) {}

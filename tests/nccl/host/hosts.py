@@ -23,8 +23,8 @@ FRTRACE = Path(sys.executable).parent / "frtrace"
 RANKS = 4
 PATIENCE_S = 60  # for one event, on a busy machine
 
-# What NCCL calls itself, by the interface that it knows: 1, 2, 3, 4, 5, 6, 6, 7 (kernels too costly
-# to be asked for), 7.
+# NCCL's releases and version codes. Their interfaces, in order: 1, 2, 3, 4, 5, 6, 6, 7 (asking for
+# kernels is too costly there), 7.
 VERSIONS = {
     "2.23": 22304, "2.24": 22403, "2.26": 22602, "2.27": 22703, "2.28": 22809,
     "2.29": 22907, "2.30": 23007, "2.31": 23102, "2.32": 23203,
@@ -35,12 +35,12 @@ V1_4 = (*V1_3, "2.27")
 SILENT = ("2.29", "2.30", "2.31", "2.32")
 NO_KERNELS = (*V1_2, "2.31")
 
-# What is right of each case, and of the versions that tell less. None: nothing shows it.
+# The right verdict of each case; other verdicts for versions that report less. None: no verdict.
 ALL = "all"
 MISSING = ("missing", [2])
 PLUGIN = {
     "never_came": {ALL: MISSING},
-    # Up to 2.27 NCCL tells of a call when it is launched: it was not issued, for all that is told.
+    # Up to 2.27 NCCL reports a call only when it is launched, so this one seems not issued.
     "never_launched": {ALL: ("device", [2]), V1_4: MISSING},
     "kernel_never_starts": {ALL: ("device", [1])},
     "one_channel": {ALL: ("device", [1])},
@@ -52,7 +52,7 @@ PLUGIN = {
     "network": {ALL: ("transport", [(1, 2)])},
     "network_forgets": {ALL: ("transport", [(1, 2)])},
     "no_credit": {ALL: ("transport", [(1, 2)])},
-    # From 2.29 on NCCL tells nothing of a broadcast but its call.
+    # From 2.29 on NCCL reports only the call of a broadcast.
     "broadcast_network": {ALL: ("transport", [(1, 2)]), SILENT: None},
     "silent_broadcast": {ALL: MISSING, SILENT: None},
     "p2p": {ALL: ("missing", [3])},
@@ -64,7 +64,7 @@ PLUGIN = {
     "after_graph": {ALL: MISSING},
     "self_sends": {ALL: MISSING},
     "stale_events": {ALL: MISSING},
-    # Up to 2.27 NCCL tells no streams: whether one waits behind the other is not known.
+    # Up to 2.27 NCCL reports no streams, so it is not known whether one waits behind the other.
     "opposite_orders": {ALL: ("deadlock", [0, 1, 2, 3]), V1_4: ("undecided", [])},
     "many_peers": {ALL: MISSING},
     "many_peers_network": {ALL: ("transport", [(1, 2)])},
@@ -73,9 +73,10 @@ PLUGIN = {
 WHOLE = PLUGIN | {
     "never_launched": {ALL: ("device", [2])},
     "never_ends": {ALL: ("device", [1])},
-    # They wait for what is behind it: who is through with it is not seen.
+    # Ranks wait in later operations, and nothing shows which ranks finished this one.
     "many_peers_kernel": {ALL: ("device", [1]), NO_KERNELS: ("undecided", [])},
-    # The program waits for what NCCL says nothing of: who came, not what the device does.
+    # NCCL does not report these operations. The program's waits show which ranks issued them,
+    # but not what their devices do.
     "broadcast_network": {ALL: ("transport", [(1, 2)]), SILENT: ("undecided", [])},
     "silent_broadcast": {ALL: MISSING},
     "opposite_orders": {ALL: ("deadlock", [0, 1, 2, 3])},
@@ -155,7 +156,7 @@ class Job:
         found = {}
         for path in self.dumps.glob("*.fr"):
             name = re.search(r"\.r(\d+)\.(\d+)\.fr$", path.name)
-            if name:  # not one that is being written
+            if name:  # not a file that is being written
                 found.setdefault(int(name[2]), set()).add(name[1])
         last = max(found, default=0)
         return last, len(found.get(last, ())) == RANKS

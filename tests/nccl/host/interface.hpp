@@ -55,7 +55,7 @@ struct Proxy {
   uint8_t channel;
   int peer, steps, chunk_bytes, is_send;
 };
-struct Named {  // what versions 1 to 3 say of the communicator in each event
+struct Named {  // the communicator, which versions 1 to 3 name in each event
   const char* comm_name;
   uint64_t comm_hash;
 };
@@ -357,7 +357,7 @@ struct Event {
   uint64_t timer = 0;
 };
 
-// What one communicator tells the plugin, in the words of this NCCL's version.
+// The reports of one communicator to the plugin, in the interface version of this NCCL.
 class Profiler {
  public:
   // The library's version, 22304 for 2.23.4, and the newest interface that it knows.

@@ -1,11 +1,12 @@
-// library.cpp - NCCL's part: communicators between real processes, whose threads call the profiler
-// as NCCL's do, and in its order. Kernels and the network are simulated, over shared memory: a step
-// of a buffer is filled, sent, received, taken. There is no data. What goes wrong is host_next()'s.
+// library.cpp - NCCL's part: communicators between real processes. Their threads call the profiler
+// as NCCL's threads do, in the same order. Kernels and the network are simulated over shared
+// memory: a step of a buffer is filled, sent, received, taken. There is no data. host_next() sets
+// the fault.
 //
 // Facts, by file and function of NCCL's source (2.23.4 to 2.30.7, and the one that has version 7):
 //   init: up to version 3 before the ranks meet (init.cc, commAlloc), then at the end of
 //     initTransportsRank.
-//   A call tells GroupApi and CollApi when it is appended (enqueue.cc, ncclEnqueueCheck and
+//   A call reports GroupApi and CollApi when it is appended (enqueue.cc, ncclEnqueueCheck and
 //     taskAppend), KernelLaunch around the launch; Group, Coll and P2p after that, then their
 //     transfers are given to the progress thread, then Coll and Group are stopped (enqueue.cc,
 //     hostStreamPlanTask): stopped means launched.
@@ -18,15 +19,17 @@
 //   KernelCh comes from the progress thread (transport/profiler.cc), with version 7 from a thread
 //     of its own (plugin/profiler.cc, profilerProgressOps).
 //   Kernels are numbered by the host when they are issued (proxy.cc, incWorkCounter), by the device
-//     when they run, also those of graphs (device/common.h, profiler); what the host's number says
-//     is told. What a rank sends itself is numbered by the device alone (enqueue.cc, addP2pToPlan),
-//     and so is, as seen on a GPU with 2.28.9, what was captured without KernelCh in the mask.
-//   Sends and receives of a group are done in pairs, whose end is told by the first warp (seen on a
-//     GPU with 2.28.9: a receive that nobody had sent was told to have ended with its send).
+//     when they run, also those of graphs (device/common.h, profiler). NCCL reports the kernel that
+//     has the host's number. Only the device numbers the sends of a rank to itself (enqueue.cc,
+//     addP2pToPlan) and, as seen on a GPU with 2.28.9, operations captured without KernelCh in the
+//     mask.
+//   Sends and receives of a group are done in pairs, and the first warp reports the end of a pair
+//     (seen on a GPU with 2.28.9: a receive was reported as ended together with its pair's send,
+//     although its peer had not sent).
 //   Steps of a transfer: transport/net.cc, sendProxyProgress and recvProxyProgress; up to 8 are
 //     posted; in versions 1 to 3 the operation has states with counts beside those of its steps.
 //   A transfer of a connection begins when the one before it is over (proxy.cc, ProxyAppend); it is
-//     told of when it is appended, up to version 3 when it begins.
+//     reported when it is appended, up to version 3 when it begins.
 #include <thread>
 
 #include "simulation.hpp"
@@ -93,7 +96,7 @@ class Device {
     if (w.fault == kHostStands) {
       return moved;
     }
-    // The root's own, or a ring's first step, needs nothing; a step is passed on when it came.
+    // The root's own, or a ring's first step, needs nothing; others are passed on once received.
     const bool passes_on = std::strcmp(w.func, "Broadcast") == 0;
     const auto may_fill = [&] {
       return b.send != nullptr && (b.recv == nullptr || b.recvs >= b.sends + (passes_on ? 1 : 0));
@@ -203,7 +206,7 @@ void make_lanes(Work& w) {
   }
 }
 
-// hostStreamPlanTask: the launch is told, the transfers are given to the progress thread.
+// hostStreamPlanTask: reports the launch and gives the transfers to the progress thread.
 void tell_launched(Plan& p) {
   Comm& c = *p.comm;
   bool any = false;

@@ -7,7 +7,7 @@
 namespace host {
 namespace {
 
-// Version 1 tells each slice (profiler.cc, ncclProfilerStartSendProxyStepEvents).
+// Version 1 reports each slice (profiler.cc, ncclProfilerStartSendProxyStepEvents).
 int slices() {
   return Profiler::api() == 1 ? kSlices : 1;
 }
@@ -126,7 +126,7 @@ bool progress(Comm& c, Plan& p, std::map<const void*, Lane*>& busy) {
       }
       Lane*& first = busy.try_emplace(l.wire, &l).first->second;
       if (first != &l) {
-        continue;  // behind what the same connection does first
+        continue;  // queued behind an earlier transfer of the same connection
       }
       if (!l.begun && Profiler::api() >= 4) {
         c.profiler.state(l.op, kInProgress);
@@ -149,7 +149,7 @@ bool report_kernels(Comm& c, Plan& p, bool& over) {
   bool moved = false;
   over = true;
   for (auto& w : p.works) {
-    const Work* seen = nullptr;  // whose kernel has its number
+    const Work* seen = nullptr;  // the work with the kernel that has this number
     {
       const std::lock_guard guard(c.lock);
       const auto found = c.numbered.find(w->number);
@@ -157,7 +157,7 @@ bool report_kernels(Comm& c, Plan& p, bool& over) {
     }
     for (const auto& other : p.works) {
       if (w->is_p2p && !w->is_send && other->is_send && !other->is_self() && seen == w.get()) {
-        seen = other.get();  // done at once with a send, whose warps tell
+        seen = other.get();  // the send of the same pair reports for both
       }
     }
     for (size_t i = 0; i < w->blocks.size(); ++i) {

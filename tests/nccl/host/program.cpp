@@ -103,7 +103,7 @@ void all_but_one(void* comm, int fault = kHostNone) {
   all_reduce(comm, fault);
 }
 
-// The rank's fault in what all of them call.
+// The rank's fault in the operation that all ranks call.
 template <class Call>
 void with_fault(int rank, int fault, Call call) {
   call(g_rank == rank ? fault : kHostNone);

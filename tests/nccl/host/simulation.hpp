@@ -1,4 +1,4 @@
-// simulation.hpp - what the threads of the simulated NCCL share: connections, operations, kernels.
+// simulation.hpp - shared by the threads of the simulated NCCL: connections, operations, kernels.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace host {
 
 constexpr int kMaxRanks = 4, kComms = 4, kMaxChannels = 64;
 constexpr uint64_t kDepth = 8;  // NCCL_STEPS
-constexpr int kSlices = 2;      // of a step; version 1 tells each
+constexpr int kSlices = 2;      // of a step; version 1 reports each
 
 // One direction of a connection, in steps since the communicator was made.
 struct Wire {
@@ -55,7 +55,7 @@ inline uint64_t device_ns() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// Between polls of what does not move: longer and longer, there are many processes.
+// Sleeps between polls without progress, longer each time, because there are many processes.
 class Nap {
  public:
   void operator()(bool moved) {
@@ -96,7 +96,7 @@ struct Lane {
   void* handle[kDepth][kSlices] = {};
 };
 
-// What one block of the kernel does with an operation.
+// The part of an operation that one block of the kernel does.
 struct Block {
   int channel = 0;
   Lane *send = nullptr, *recv = nullptr;
@@ -117,7 +117,7 @@ struct Work {
   void* stream = nullptr;
   uint64_t seq = 0;
   int fault = kHostNone;
-  uint64_t number = 0;  // of its kernel, by the host: what its events are looked up by
+  uint64_t number = 0;  // of its kernel, by the host; the key by which its events are looked up
   bool is_p2p = false, is_send = false, is_silent = false;
   void *api = nullptr, *task = nullptr;
   std::deque<Lane> lanes;
@@ -128,7 +128,7 @@ struct Work {
   bool told() const { return task != nullptr; }
 };
 
-// What one kernel runs. Gates are CUDA's stand-in's, where that is loaded.
+// The work of one kernel. CUDA's stand-in opens the gates, where it is loaded.
 struct Plan {
   Comm* comm = nullptr;
   std::vector<std::unique_ptr<Work>> works;
@@ -144,9 +144,10 @@ struct Comm {
   uint64_t coll_seq = 0;
   std::map<std::pair<const void*, int>, uint64_t> used;  // steps of a wire by earlier operations
   std::mutex lock;
-  std::deque<Plan*> uploaded, kernels;  // of the progress thread; of whoever reports kernels
-  uint64_t issued = 0, run = 0;         // kernels that have been numbered by host and device
-  std::map<uint64_t, Work*> numbered;   // by the device
+  // uploaded: of the progress thread; kernels: of the thread that reports kernels.
+  std::deque<Plan*> uploaded, kernels;
+  uint64_t issued = 0, run = 0;        // kernels that have been numbered by host and device
+  std::map<uint64_t, Work*> numbered;  // by the device
 
   int node(int r) const { return r / ranks_per_node; }
   int channels() const { return number("HOST_CHANNELS", 2); }

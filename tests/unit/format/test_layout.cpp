@@ -1,4 +1,4 @@
-// What readers of other versions and other processes rely on: sizes, places, cache lines.
+// The layout that other versions and other processes rely on: sizes, places, cache lines.
 #include "catch.hpp"
 #include "support.hpp"
 

@@ -11,7 +11,7 @@ using namespace fr;
 
 namespace {
 
-// What the page lists behind a name that begins a line, and on the lines below that are indented.
+// The text behind `name` at the beginning of a line of the page, with the indented lines below it.
 std::string documented(const std::string& name) {
   std::ifstream in(FR_SOURCE_DIR "/libfr/format/README.md");
   std::string out;

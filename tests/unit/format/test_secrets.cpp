@@ -1,4 +1,4 @@
-// test_secrets.cpp - what is overwritten in text that evidence keeps, and what has to stay readable.
+// test_secrets.cpp - text that is overwritten in evidence, and text that must stay readable.
 #include <string>
 
 #include "catch.hpp"

@@ -266,7 +266,7 @@ class JobBuilder {
       return 0;
     }
     const Id torch_file = intern(e, "/usr/lib/site-packages/torch/distributed/distributed_c10d.py");
-    for (std::size_t k = 1; k < e.stacks.size(); ++k) {  // a recorder keeps equal ones once
+    for (std::size_t k = 1; k < e.stacks.size(); ++k) {  // a recorder keeps equal stacks once
       const auto known = e.stacks[k];
       const auto is = [&](std::size_t depth, Id file, std::uint32_t line) {
         const Frame& f = e.frames[known[depth]];
@@ -320,7 +320,7 @@ inline bool has(const Report& r, const std::string& id, const std::string& part)
   return false;
 }
 
-// Is this among what is said against the blamed?
+// Whether this is among the evidence against the blamed ranks.
 inline bool says(const Blamed& b, const std::string& part) {
   for (const std::string& line : b.evidence) {
     if (line.find(part) != std::string::npos) {

@@ -116,7 +116,7 @@ class DeviceJob : public JobBuilder {
     without_ = bare.size() == 1 ? frtrace::diagnose(bare[0]) : Report{};
     return out;
   }
-  // The answer to the same evidence without what the devices said.
+  // The verdict on the same evidence without that of the devices.
   const Report& without() const { return without_; }
 
  private:

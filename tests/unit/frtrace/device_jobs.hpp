@@ -35,8 +35,8 @@ inline DeviceJob job(int world, std::uint32_t n_nodes = 0) {
   return j;
 }
 
-// What the devices say only ever makes an answer of a question: whoever is blamed without it, is
-// blamed with it.
+// Evidence of devices only adds to a verdict: every rank that is blamed without it is also blamed
+// with it.
 inline void check_weaker(const DeviceJob& j, const Report& with) {
   const std::set<Rank> blamed(with.ranks.begin(), with.ranks.end());
   for (const Rank r : j.without().ranks) {

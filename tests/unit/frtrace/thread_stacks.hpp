@@ -1,4 +1,4 @@
-// thread_stacks.hpp - a rank whose main thread has given frames.
+// thread_stacks.hpp - a rank with given frames in its main thread.
 #pragma once
 
 #include <msgpack.hpp>
@@ -20,7 +20,7 @@ inline ThreadFrame native(std::string function, std::string file = "/usr/lib/lib
   return {false, std::move(function), std::move(file), 0, 0x1234};
 }
 
-// A rank whose main thread has these frames, innermost first.
+// A rank with these frames in its main thread, innermost first.
 inline RankEvidence rank(std::vector<ThreadFrame> frames, ThreadStack facts = {}) {
   RankEvidence e;
   e.id.rank = 2;

@@ -1,4 +1,4 @@
-// What NCCL reported before a hang: in the watchdog's line, in the dump, after SIGKILL.
+// NCCL's reports before a hang: in the watchdog's line, in the dump, after SIGKILL.
 #include <signal.h>
 
 #include "catch.hpp"
@@ -12,7 +12,7 @@ using namespace fr::test;
 
 namespace {
 
-// A collective whose kernel runs on one of two channels, whose network waits for rank 1.
+// A collective with a kernel that runs on one of two channels, and a network that waits for rank 1.
 void hang_in_the_network(bool starts) {
   using namespace fr::nccl;
   int mask = 0;

@@ -127,7 +127,7 @@ struct NodesJob {
 
 enum Does : u64 { kWaits = 1, kComputes = 2, kSleeps = 3 };
 
-// A rank that does what the board says once its node has the list.
+// A rank that does the board's command once its node has the list.
 Child start_waiting(NodesJob& job, int rank) {
   const int node = rank / 2;
   const Environment env = {{"FR_SHM_DIR", job.shm[node].path()},
@@ -206,7 +206,7 @@ TEST_CASE("nodes: an incident of one reaches the ranks of another, without a com
   CHECK(told["trigger"].text() == "peer");
   CHECK(told["reason"].text().find("rank 3: node ") == 0);
   CHECK(told["reason"].text().find("by hand") != std::string::npos);
-  CHECK(told["nodes"].is_nil());  // it told nobody
+  CHECK(told["nodes"].is_nil());  // it informed no node
   for (int rank : {2, 3}) {
     const Dump own = Dump::load(job.dump(1, rank, 1));
     if (job.scene.board.cell[rank] == kOwner) {
@@ -243,7 +243,7 @@ TEST_CASE("nodes: one that does not answer is named in the dump, which waits no 
   CHECK(node[3].natural() == 1);
   b.kill(SIGCONT);
   c.kill(SIGCONT);
-  CHECK(wait_for(job.dump(1, 1, 1)));  // what was sent has waited for it
+  CHECK(wait_for(job.dump(1, 1, 1)));  // the datagram was kept until it could be read
 }
 
 TEST_CASE("nodes: where the owner of the endpoint is killed or stopped, another rank takes over") {
@@ -300,7 +300,7 @@ TEST_CASE("nodes: who has not come on another node, and what it does, is known o
 TEST_CASE("nodes: no socket in a job of one node, with FR_TRIGGER=dir or off") {
   NodesJob job;
   const int world_size = GENERATE(1, 2, 3);
-  // Of two ranks on one node the launcher says it; of three nobody does, and their number tells.
+  // For two ranks the launcher says how many run on a node; for three only counting them shows it.
   const Environment env = world_size == 3 ? Environment{{"LOCAL_WORLD_SIZE", "0"}} : Environment{};
   std::vector<Child> ranks;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -1,5 +1,5 @@
-// Two thousand endpoints in one process, over a network that loses one datagram of ten: how many
-// messages, how long, who is missed. The time is the simulation's; the same seed gives the same run.
+// Two thousand endpoints in one process, over a network that loses one datagram of ten: number of
+// messages, duration, endpoints not reached. Time is simulated; the same seed gives the same run.
 #include <cstdio>
 #include <deque>
 #include <queue>
@@ -48,7 +48,7 @@ class Network {
     }
   }
   void kill(u32 node) { nodes_[node].is_dead = true; }
-  // The node notices the hang by itself at that time, unless it was told before.
+  // The node notices the hang by itself at that time, unless a message informed it before.
   void notice(u32 node, u64 at_ns) { push(at_ns, node, Event::kNotice); }
 
   Tally run() {
@@ -134,7 +134,7 @@ class Network {
         std::uniform_int_distribution<u64>(50 * kMicro_ns, 250 * kMicro_ns)(random_);
     push(at_ns + latency, m.receiver, Event::kArrival, slot);
   }
-  // One turn of the thread: reads what has come, then sends a burst.
+  // One turn of the thread: reads the datagrams that have arrived, then sends a burst.
   void work(u32 i, Node& node) {
     u64 at = now_;
     while (!node.inbox.empty()) {
@@ -170,7 +170,7 @@ class Network {
     if (const u64 due = node.protocol.due_ns(at); due != ~0ull) {
       schedule(i, node, due > at ? due : at);
     } else if (at > now_) {
-      schedule(i, node, at);  // busy until then: what comes meanwhile is read after
+      schedule(i, node, at);  // busy until then: datagrams that arrive meanwhile are read after
     }
   }
 

@@ -45,7 +45,7 @@ Message incident_of(u32 sender, u32 receiver, u64 number) {
   return m;
 }
 
-// One node of a job, and what it sends.
+// One node of a job, and the datagrams that it sends.
 struct NodeUnderTest {
   explicit NodeUnderTest(u32 own, u32 n = 4) : peers(n) {
     protocol.init(kToken, 0, own, peers);

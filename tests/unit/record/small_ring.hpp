@@ -21,7 +21,7 @@ struct SmallRing {
     ring.quota.store(quota);
   }
 
-  // What begin() does, reduced to the ring: the next record of a group. kNoTicket without room.
+  // The ring's part of begin(): writes the next record of a group. kNoTicket if there is no room.
   u64 put(u32 group, u64 value = 0) {
     Payload p{};
     p.group = group;

@@ -1,4 +1,4 @@
-// test_record.cpp - the record path: what begin, started and end leave in the ring.
+// test_record.cpp - the record path: the traces of begin, started and end in the ring.
 #include "catch.hpp"
 #include "recorder/in_flight.hpp"
 #include "support.hpp"

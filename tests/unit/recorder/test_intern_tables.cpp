@@ -340,7 +340,7 @@ TEST_CASE("layers: a text that is replaced meanwhile reads whole or not at all")
 
 namespace {
 
-// What fr_group_destroyed does.
+// Does the same as fr_group_destroyed.
 void destroy(Rig& rig, u32 group) {
   rig.row(group).destroyed_ticks.store(ticks_now(rig.hot.clock));
 }

@@ -1,4 +1,4 @@
-// test_proc_task.cpp - what /proc says of a thread: state, system call, what it waits for.
+// test_proc_task.cpp - a thread's state, system call and reason of its wait, from /proc.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>

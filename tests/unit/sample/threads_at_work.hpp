@@ -26,7 +26,7 @@ inline bool sleeps(i32 tid) {
   });
 }
 
-// A thread that does something until it is told to end.
+// A thread that works until the test ends it.
 struct Worker {
   template <class Fn>
   explicit Worker(Fn fn)

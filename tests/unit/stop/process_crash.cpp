@@ -115,7 +115,7 @@ TEST_CASE(
     constexpr std::size_t kPage = 4096;
     auto* pages = static_cast<char*>(
         mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(pages, kPage, PROT_NONE);  // whoever needs more dies here
+    mprotect(pages, kPage, PROT_NONE);  // code that needs more crashes here
     stack_t own{};
     own.ss_sp = pages + kPage;
     own.ss_size = kPage;

@@ -1,4 +1,4 @@
-// process_exit_signals.cpp - a recording process is told to end by a signal, and what it leaves.
+// process_exit_signals.cpp - a signal ends a recording process; the evidence that it leaves.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -32,7 +32,7 @@ Child start_hanging(Scene& scene, int rank = 0, const Environment& options = {},
   return child;
 }
 
-// The dump that a signal left: the operation in flight, who sent the signal, where the thread was.
+// The dump that a signal left: the operation in flight, the signal's sender, the thread's stack.
 void check_signal_dump(const Scene& scene, const std::string& name, int signal) {
   CAPTURE(name);
   const Dump d = Dump::load(scene.dump_dir + "/" + name);

@@ -168,7 +168,7 @@ TEST_CASE("peers: control pages of dead jobs go when another job starts") {
 TEST_CASE("peers: what one rank left of one incident three times is kept three times") {
   Scene scene;
   for (int run = 0; run < 3; ++run) {
-    Environment apart = kFast;  // as if it was killed before it could look for what others left
+    Environment apart = kFast;  // as if it was killed before it could look for others' leftovers
     apart["FR_SHM_DIR"] = scene.home.path() + "/run" + std::to_string(run);
     mkdir(apart["FR_SHM_DIR"].c_str(), 0700);
     scene.board.cell[0] = 0;

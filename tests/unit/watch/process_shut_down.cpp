@@ -1,4 +1,4 @@
-// process_shut_down.cpp - how a recording process exits, and what it leaves.
+// process_shut_down.cpp - exits of a recording process, and the evidence that it leaves.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -142,7 +142,7 @@ TEST_CASE("end: the first noted cause is kept and dumped at once") {
   CHECK(d["exit"]["kind"].text() == "exception");
   CHECK(d["exit"]["type"].text() == "ValueError");
   CHECK(d["exit"]["message"].text() == "bad shape");
-  CHECK(scene.dumps().size() == 1);  // its end after that tells nothing new
+  CHECK(scene.dumps().size() == 1);  // its end after that adds nothing new
 }
 
 TEST_CASE("end: fr_shutdown is idempotent, and what comes later is harmless") {

@@ -58,7 +58,7 @@ TEST_CASE("spawn: no child, no signal, no descriptor, an environment and a sessi
   close(open_fd);
 }
 
-// What stands between host and program is its parent for a moment, in the host's memory.
+// For a moment an intermediate process, the program's parent, runs in the host's memory.
 TEST_CASE("spawn: programs that end at once run no handler of the host") {
   const CountChildren children;
   cpu_set_t one, all;

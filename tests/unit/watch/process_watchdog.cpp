@@ -1,4 +1,4 @@
-// The watchdog: what counts as a hang, warning, dump, back-off, re-arming.
+// The watchdog: conditions of a hang, warning, dump, back-off, re-arming.
 #include <signal.h>
 #include <unistd.h>
 
@@ -344,7 +344,7 @@ TEST_CASE("hang: a manual dump during a hang is one of its own and does not lose
     sleep_for_ever();
     return 0;
   });
-  // One in the hang, perhaps before its timeout; one after a dump for the timeout.
+  // One dump by hand during the hang, perhaps before its timeout; one after the timeout's dump.
   const auto triggered = [&](const std::string& trigger) {
     int n = 0;
     for (int i = 1; exists(scene.dump_path(0, i)); ++i) {

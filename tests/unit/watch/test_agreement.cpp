@@ -55,7 +55,7 @@ struct Ranks {
       }
     }
   }
-  // What is told by now; "" nothing.
+  // The warnings given so far; "" if there are none.
   std::string told() {
     std::string out;
     char text[600];
@@ -307,7 +307,7 @@ TEST_CASE("agreement: more groups than it has room for") {
 
 namespace {
 
-// What the adapter samples of an operation that was issued.
+// Records the adapter's sample of an issued operation.
 void sample(Ranks& r, u32 rank, const fr_op& of, u64 seq, u32 side, u64 nan, u64 sum = 5) {
   u32 words[FR_SAMPLE_WORDS] = {side};
   words[FR_SAMPLE_NAN] = static_cast<u32>(nan);
@@ -320,7 +320,7 @@ void sample(Ranks& r, u32 rank, const fr_op& of, u64 seq, u32 side, u64 nan, u64
   r.rigs[rank]->begin(op);
 }
 
-// One all_reduce, sampled; nan: on which rank its input has some, -1 nowhere.
+// One sampled all_reduce; nan: the rank with NaN in its input, -1 for none.
 void reduce(Ranks& r, u32 line, i32 nan, bool nan_before = false, i32 wrong = -1) {
   for (u32 i = 0; i < r.rigs.size(); ++i) {
     const fr_op op = r.all_reduce(i, line);
@@ -485,7 +485,7 @@ struct NodesOfTwo {
       }
     }
   }
-  // Some seconds; what the nodes told their users.
+  // Lets some seconds pass; the warnings that the nodes gave.
   std::string told(u32 seconds = 8) {
     std::string out;
     char text[600];

@@ -1,5 +1,5 @@
-// Who has come to an operation, over nodes: what each comes to know, when, and with how many
-// messages. The network is the test's, and loses some; no socket, no clock.
+// The members that have issued an operation, over nodes: when each node knows them, after how many
+// messages. The test simulates the network, which loses some messages; no socket, no clock.
 #include <cstdio>
 #include <deque>
 #include <memory>
@@ -59,7 +59,7 @@ class JobNodes {
     bool wants = true, is_dead = false;
   };
   Node& operator[](u32 i) { return *nodes_[i]; }
-  // A rank of that node has not come: nobody there waits in the operation.
+  // A rank of that node has not issued the operation, and no rank there waits in it.
   Here& leaves(u32 i) {
     Here& here = nodes_[i]->eyes.here;
     here.came = kPerNode - 1;

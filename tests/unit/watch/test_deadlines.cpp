@@ -42,7 +42,7 @@ TEST_CASE("deadlines: a site that was never seen") {
   check(deadline_of(nullptr, in(Others::kAsleep), kDefault), 10, 60);
   check(deadline_of(nullptr, in(Others::kCame), kDefault), 10, 60);
   check(deadline_of(nullptr, in(Others::kGone), kDefault), 2, 2);
-  // what the user set is what the user gets
+  // a value that the user set is used unchanged
   for (const Others o :
        {Others::kBusy, Others::kUnseen, Others::kAsleep, Others::kCame, Others::kGone}) {
     check(deadline_of(nullptr, in(o), kSet), 1, 2);
@@ -55,7 +55,7 @@ TEST_CASE("deadlines: a site that is known, and fast") {
   check(deadline_of(&k.site, in(Others::kBusy), kDefault), 10, 60);
   check(deadline_of(&k.site, in(Others::kAsleep), kDefault), 10, 60);
   check(deadline_of(&k.site, in(Others::kCame), kSet), 1, 2);
-  // the time begins when the last member came, or fell asleep
+  // the time begins when the last member issued the operation, or fell asleep
   check(deadline_of(&k.site, in(Others::kCame, 20 * kS), kDefault), 10, 50);
   check(deadline_of(&k.site, in(Others::kAsleep, 5 * kS), kDefault), 10, 60);
 }
@@ -120,7 +120,7 @@ TEST_CASE(
 TEST_CASE("deadlines: what was long ago counts half every three hours, but the last 32 in full") {
   Known k({.absent_ns = 80 * kS, .asleep_ns = 0, .together_ns = 0});
   decay(k.site, 7 * 3600 * kS);
-  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 400, 800);  // nothing came since
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 400, 800);  // no new wait since then
   for (int i = 0; i < 64; ++i) {
     learn(k.site, {.absent_ns = 1 * kS, .asleep_ns = 0, .together_ns = 0}, 7 * 3600 * kS);
   }

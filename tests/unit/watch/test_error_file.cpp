@@ -65,7 +65,7 @@ TEST_CASE("error file: who only follows others is never the earliest") {
   CHECK(time_of_end_s(h, now_ns) == 2000);
   set_exit(h, "exception", "ValueError", "");
   CHECK(time_of_end_s(h, now_ns) == 1000);
-  h.failed = 1;  // the exception of an operation whose peer is gone
+  h.failed = 1;  // the exception came from an operation with a peer that is gone
   CHECK(time_of_end_s(h, now_ns) == 2002);
   set_exit(h, "crash", "SIGSEGV", "");
   CHECK(time_of_end_s(h, now_ns) == 1000);

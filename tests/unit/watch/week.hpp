@@ -96,7 +96,7 @@ class Week {
     return s;
   }
 
-  // One of the healthy waits.
+  // Simulates a healthy wait.
   void wait(Place place, double absent_s, double together_s) {
     // Some checkpoints are uploaded by another process: the rank sleeps meanwhile.
     const bool sleeps = place == kCheckpoint && chance(0.3);
@@ -105,7 +105,7 @@ class Week {
     const Others absent = from_s >= absent_s ? Others::kUnseen
                           : sleeps           ? Others::kAsleep
                                              : Others::kBusy;
-    // That all have come is known a round later, too.
+    // The node learns one round later that all members have issued the operation.
     const double came_s = job_.sees_all ? absent_s : std::max(from_s, absent_s + from_s - 6);
     const bool came = came_s < whole_s;
     const double first_s = came ? absent_s : whole_s;

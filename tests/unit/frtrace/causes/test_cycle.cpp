@@ -212,7 +212,7 @@ TEST_CASE("each of two holds the lock that the other wants") {
 }
 
 TEST_CASE("a lock that is polled: its holder says that it holds it") {
-  // Of filelock before 4.3, and since.
+  // The frames of filelock before 4.3, and since.
   const auto [function, file] = GENERATE(table<const char*, const char*>(
       {{"BaseFileLock.acquire", "/x/filelock/_api.py"},
        {"Acquisition._poll_until_acquired", "/x/filelock/_core/_acquire.py"}}));

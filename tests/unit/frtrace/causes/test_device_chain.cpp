@@ -87,7 +87,7 @@ TEST_CASE("a kernel that takes nothing though it came is no network") {
     CHECK(has(r, "device", "rank 1: "));
     CHECK(has(r, "device", "send to rank 2: no free buffer at the receiver for step 1 of 4"));
   } else {
-    // Its kernel may wait for its neighbour, over what is not seen.
+    // Its kernel may wait for its neighbour, over a link that is not recorded.
     CHECK(r.kind == Verdict::kUndecided);
     CHECK(r.ranks.empty());
     CHECK(r.summary.find("the kernel of rank 2 runs") != std::string::npos);
@@ -180,7 +180,7 @@ TEST_CASE("a device that does not start says how far it got") {
 }
 
 TEST_CASE("an operation behind a stuck one of another communicator is followed there") {
-  // Rank 2's stream is busy with a send to rank 3, whose stream is busy with an operation that
+  // Rank 2's stream is busy with a send to rank 3. Rank 3's stream is busy with an operation that
   // rank 4's device never started.
   DeviceJob j(5);
   const int pp = j.group("pp", {2, 3}, "pp"), tp = j.group("tp", {3, 4}, "tp");
@@ -330,7 +330,7 @@ TEST_CASE("a transfer that another process of the node runs is followed") {
   j.ring(kWorld, {0, 1, 2, 3}, kGrads);
   j.rank(0).id.pid = 100, j.rank(1).id.pid = 101;  // of one node
   j.rank(0).device.process = 7, j.rank(1).device.process = 8;
-  // What rank 1 sends to 2 goes through rank 0's process.
+  // Rank 0's process carries the send of rank 1 to rank 2.
   std::vector<DevicePhase>& own = j.rank(1).device.phases;
   const auto send = std::find_if(own.begin(), own.end(),
                                  [](const DevicePhase& p) { return p.kind == PhaseKind::kSend; });

@@ -45,7 +45,7 @@ TEST_CASE("the first asynchronous error is the cause, later ones follow") {
       "asynchronous error: remote process exited or there was a network error (6)";
   SECTION("of CUDA") {
     cuda_error(j, 2, 0.5);
-    nccl_error(j, 1, remote, 0.1);  // says of itself that it follows, whenever it came
+    nccl_error(j, 1, remote, 0.1);  // a consequence by its own text, whatever its time
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.kind == Verdict::kDevice);
@@ -297,7 +297,7 @@ TEST_CASE("what all started may have two roots, where no file records them") {
 }
 
 TEST_CASE("those who went on past what one still runs wait for it there") {
-  // Rank 1 did not get what it needs of #6; the others are in #7 and wait for it.
+  // Rank 1 did not get the data that it needs for #6; the others are in #7 and wait for it.
   DeviceJob j = job(3);
   j.some({0, 2}, kWorld, kGrads, State::kCompleted);
   j.on_device(1, kWorld, kGrads, DeviceState::kStarted).channels(1).recv(0, PhaseWait::kData, 3);
@@ -334,7 +334,7 @@ TEST_CASE("who waits for a rank that was looked at too early did not stay away e
   JobBuilder j(3);
   const int pair = j.group("1", {0, 1});
   j.all(3, kWorld, kGrads), j.all(3, pair, kSub);
-  j.rank(0).written = j.now();  // before it issued what 1 waits in
+  j.rank(0).written = j.now();  // before it issued the operation that rank 1 waits in
   j.issue(1, pair, kSub, State::kStarted);
   j.issue(2, kWorld, kGrads, State::kStarted);  // to which 1 comes after that
   j.advance(20);

@@ -1,4 +1,4 @@
-// test_devices.cpp - every host issued the operation: what is seen of the devices decides.
+// test_devices.cpp - every host issued the operation: the evidence of the devices decides.
 #include "catch.hpp"
 #include "jobs.hpp"
 
@@ -12,7 +12,7 @@ TEST_CASE("everybody came and it does not end") {
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.kind == Verdict::kUndecided);
-    // What would decide it is said; nobody is elsewhere, as all wait.
+    // The report names the evidence that is lacking. All ranks wait, so none is elsewhere.
     const auto has = [&](std::string_view id) {
       return std::any_of(r.findings.begin(), r.findings.end(),
                          [&](const Finding& f) { return f.id == id; });
@@ -37,7 +37,7 @@ TEST_CASE("everybody came and it does not end") {
 }
 
 TEST_CASE("several devices are behind: named if they are the few of all") {
-  // One of each group does not start what the others of it did.
+  // In each group one device does not start the operation that the other devices started.
   for (const int per_group : {2, 4}) {
     JobBuilder j(3 * per_group);
     iterations(j, 5);
@@ -93,7 +93,7 @@ TEST_CASE("a device that did not end what others ended is behind, whatever it is
   JobBuilder j(4);
   const int pair = j.group("7", {2, 3}, "tp");
   iterations(j, 5);
-  j.issue(2, pair, kSub);  // nothing tells of rank 3
+  j.issue(2, pair, kSub);  // no evidence of rank 3
   j.some({0, 1}, kWorld, kLoss, State::kCompleted);
   j.issue(2, kWorld, kLoss);
   j.some({0, 1, 2}, kWorld, kGrads);

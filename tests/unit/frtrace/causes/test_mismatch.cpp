@@ -220,7 +220,7 @@ TEST_CASE("an end that is where it was once at the start, not where it is in eac
     j.issue(1 - from, kWorld, recv, state);
     j.advance(0.01);
   };
-  message(0, {1, 70}, {1, 71}, State::kCompleted);  // sizes are told once
+  message(0, {1, 70}, {1, 71}, State::kCompleted);  // sizes are recorded once
   message(1, {1, 72}, {1, 73}, State::kCompleted);
   const auto several = [&](Rank from, const End& at_sender, const End& at_receiver) {
     for (int i = 0; i < 4; ++i) {

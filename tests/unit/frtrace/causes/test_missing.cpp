@@ -1,4 +1,4 @@
-// test_missing.cpp - verdicts `missing`: ranks that others wait for, and what is none of it.
+// test_missing.cpp - verdicts `missing`: ranks that others wait for, and cases that look similar.
 #include <cmath>
 #include <csignal>
 
@@ -136,7 +136,7 @@ TEST_CASE("a rank waiting in another group is a victim") {
   CHECK(has(r, "excluded", "rank 2 never issued"));
 }
 
-// Rank 0 waits for 1, which waits for 2, which waits for 3, each in a group of theirs.
+// Rank 0 waits for 1, which waits for 2, which waits for 3, each in a group of the two.
 static Report chain_of_three_groups() {
   JobBuilder j(4);
   const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
@@ -410,7 +410,7 @@ TEST_CASE("a file from before the first operation is older than what its group e
   iterations(j, 2);
   j.some({0, 1}, kWorld, kLoss);
   j.advance(20);
-  for (Rank r = 0; r < 4; ++r) {  // only what is in flight
+  for (Rank r = 0; r < 4; ++r) {  // only operations in flight
     j.rank(r).format = "torch 2.10 pickle";
     std::erase_if(j.rank(r).records, [](const Record& x) { return x.state == State::kCompleted; });
   }
@@ -436,7 +436,7 @@ TEST_CASE("who waits at the store waits for another rank, and does not fail to c
     const Report r = j.diagnose();
     CHECK(r.kind == Verdict::kUndecided);
     CHECK(r.ranks.empty());
-    // Nobody is asked for stacks that are there.
+    // The report asks for no stacks that it has.
     CHECK(!has(r, "need", "FR_STACKS"));
     CHECK(r.summary.ends_with("the evidence does not show which rank sets it"));
   }

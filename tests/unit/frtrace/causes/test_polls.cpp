@@ -1,4 +1,4 @@
-// test_polls.cpp - ranks that wait by looking again and again, and for what others write to the store.
+// test_polls.cpp - ranks that poll, and ranks that wait for others' writes to the store.
 #include "catch.hpp"
 #include "jobs.hpp"
 #include "thread_stacks.hpp"

@@ -1,4 +1,4 @@
-// The command line of each launcher, and who is chosen where nothing is named.
+// The command line of each launcher, and the launcher chosen by default.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -45,7 +45,7 @@ TEST_CASE("Python threads that share no group are programs of their own") {
   using Places = std::vector<std::size_t>;
   CHECK(steps_of_program(e, steps, 3) == Places{0, 2, 3});
   CHECK(steps_of_program(e, steps, 4) == Places{1, 2, 4});
-  CHECK(steps_of_program(e, steps, steps.size()) == Places{1, 2, 4});  // who issued last
+  CHECK(steps_of_program(e, steps, steps.size()) == Places{1, 2, 4});  // the last thread's
   steps[4].group = 0;
   CHECK(steps_of_program(e, steps, 3) == Places{0, 1, 2, 3, 4});
 }
@@ -71,7 +71,7 @@ TEST_CASE("two operations that changed places are an exchange, whatever lies bet
   CHECK(kind_of(std::vector<std::uint64_t>{kGradients, kExperts, kNorms, kTokens, kLoss}, due,
                 support) == Anomaly::kSwapped);
   CHECK(support == 5);
-  // What was due did not come where the other one was taken from.
+  // The operation that was due was not issued in the place of the operation issued instead.
   CHECK(kind_of(std::vector<std::uint64_t>{kGradients, kExperts, kNorms, kLoss, kTokens}, due,
                 support) != Anomaly::kSwapped);
 }

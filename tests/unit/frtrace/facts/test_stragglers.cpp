@@ -114,7 +114,7 @@ TEST_CASE("late now and then, and later and later") {
   REQUIRE(rare.late.size() == 1);
   CHECK(rare.late.front().pattern == "now_and_then");
   CHECK(rare.late.front().late == 5);
-  CHECK(rare.late.front().of == 299);  // nothing came before the first
+  CHECK(rare.late.front().of == 299);  // the first has no arrival before it
   CHECK(rare.late.front().since_step == 7);
   const Report growing = one([](int n) { return 0.005 * n; });
   CHECK(growing.ranks == Ranks{2});
@@ -321,7 +321,7 @@ TEST_CASE("who is late after another one, in messages that the files lack, goes 
 
 namespace {
 
-// All ranks come to one all_reduce per step.
+// All ranks issue one all_reduce per step.
 void whole_step(JobBuilder& j, int ranks, double step_s) {
   for (Rank r = 0; r < ranks; ++r) {
     j.issue(r, 0, kLoss);

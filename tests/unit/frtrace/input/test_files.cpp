@@ -160,7 +160,7 @@ TEST_CASE("memory: bombs are bounded over all files together, and named") {
     CHECK(some.evidence.size() < 8);
     REQUIRE(some.unreadable.size() == 8 - some.evidence.size());
     CHECK(some.unreadable[0].why == "needs more memory than is left of 24 MiB for all files");
-    // What is needed while one file is read is there for the next: one after the other they fit.
+    // Memory needed only while a file is read is free again for the next file, so all of them fit.
     options.memory_bytes = std::size_t{48} << 20;
     CHECK(dir.load(options).evidence.size() == 8);
   }

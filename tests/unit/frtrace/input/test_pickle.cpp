@@ -152,7 +152,7 @@ TEST_CASE("pickle: every data opcode of protocols 0 to 5") {
        "a\x94"
        "0h\x00."s,
        "'a'"},
-      // What pickle.dumps([{"a": 1}, {"a": 2}]) is under protocols 0, 2 and 4.
+      // The output of pickle.dumps([{"a": 1}, {"a": 2}]) under protocols 0, 2 and 4.
       {"(lp0\n(dp1\nVa\np2\nI1\nsa(dp3\ng2\nI2\nsa.", "[{'a': 1}, {'a': 2}]"},
       {"\x80\x02]q\x00(}q\x01X\x01\0\0\0aq\x02K\x01s}q\x03h\x02K\x02se."s, "[{'a': 1}, {'a': 2}]"},
       {"\x80\x04\x95\x14\0\0\0\0\0\0\0]\x94(}\x94\x8c\x01"

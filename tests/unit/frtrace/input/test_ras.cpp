@@ -1,4 +1,4 @@
-// What NCCL's RAS service said, in lines. The answers are made up after its formats.
+// The answers of NCCL's RAS service, as lines of the report. They are invented, in its formats.
 #include "builder.hpp"
 #include "catch.hpp"
 #include "input/fr/ras.hpp"

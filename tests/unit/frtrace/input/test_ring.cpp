@@ -128,7 +128,7 @@ TEST_CASE("a region cut behind its tables says what is left, and how much is not
   CHECK(cut->groups[1].enqueued == 60);
   CHECK(cut->groups[1].completed == 59);
   CHECK(cut->groups[1].kept == 0);  // not the newest
-  // Its counters say that it waits, and its peer's that it did not come.
+  // Its counters show that it waits, and the peer's that the peer did not issue the operation.
   auto other = std::make_unique<RankEvidence>(*cut);
   other->id.rank = 0;
   other->holes = {};

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSteps = 100;
 
-// Rank 2 never comes to the last operation.
+// Rank 2 never issues the last operation.
 reduce::All ranks_of(int world) {
   JobBuilder j(world);
   const int pair = j.group("1", {0, 1}, "pair");
@@ -173,7 +173,7 @@ TEST_CASE("ranks of many summaries have one table, and say what they said") {
       CHECK(user_site(a, x->stack) == user_site(*e, y.stack));
       CHECK(x->shape_count == y.shape_count);
     }
-    // that one lives of whom there is evidence tells nothing
+    // A peer's sign of life is not needed where evidence of that peer exists.
     CHECK(e->peers.size() == (budget == 1 && e->losses.trimmed != 0 ? 1 : 2));
     CHECK(e->peers.back().rank == 99);
   }
@@ -222,7 +222,7 @@ TEST_CASE("summaries merge in any order to the same bytes") {
   CHECK(merged({&ab, &c}) == whole);
   CHECK(merged({&a, &bc}) == whole);
   CHECK(merged({&c, &b, &a}) == whole);
-  CHECK(merged({&whole, &b}) == whole);  // what is there twice counts once
+  CHECK(merged({&whole, &b}) == whole);  // evidence that is there twice counts once
 }
 
 TEST_CASE("ranks of one class cost little") {

@@ -67,7 +67,7 @@ TEST_CASE("threads: what a dump says is read, and what it should not say is left
   REQUIRE(e.threads[0].variables.size() == 1);
   CHECK(e.threads[0].variables[0].values[0].second == "3");
   CHECK(e.frames[1].function == "c10d::Work::wait()");
-  // cut off anywhere: what is whole before the cut, never a crash
+  // cut off anywhere: the whole parts before the cut are read, and nothing crashes
   for (std::size_t n = 1; n < facts.size(); ++n) {
     REQUIRE(parse_msgpack({facts.data(), n}, parsed_facts) == Parsed::kCut);
     CHECK(read_threads(&parsed_threads.front(), &parsed_facts.front()).frames.size() <= 2);

@@ -1,5 +1,5 @@
-// test_doctor.cpp - a check that hangs; which findings a verdict quotes. What each check finds is in
-// tests/python/test_doctor.py.
+// test_doctor.cpp - a check that hangs; the findings that a verdict quotes. The findings of each
+// check are tested in tests/python/test_doctor.py.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -112,7 +112,7 @@ TEST_CASE("a verdict quotes what is bad on this machine and bears on it") {
   elsewhere.blamed[0].host = "another";
   CHECK(quoted(elsewhere).empty());
 
-  // Of a job that is gone, this process's limits and memory say nothing.
+  // Limits and memory of this process say nothing about a job that is gone.
   Report over = report_of(Verdict::kExited, "killed");
   CHECK(quoted(over, false) == "shm memory dump_dir");
   fs::remove(root.path / "answers/ranks");

@@ -1,4 +1,4 @@
-// test_node_metrics.cpp - what a node's rings come to over time: jobs that die, start again, end.
+// test_node_metrics.cpp - metrics of a node's rings over time: jobs that die, start again, end.
 #include <unistd.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr Time kLastSign = static_cast<Time>(Region::kUnix) + kSecond;
 
-// A directory of rings, and what is told of it.
+// A directory of rings, and its metrics.
 class RingNode {
  public:
   ~RingNode() { std::filesystem::remove_all(dir_); }

@@ -78,7 +78,7 @@ TEST_CASE("live: the front of a group, who is behind, and since when nothing mov
   RunningJob job(rings.dir(), "a", 10 * kSecond);
   const JobNow early = job.look(kNow);
   CHECK_FALSE(early.stuck);
-  CHECK(early.behind.empty());  // while all moves somebody is always behind
+  CHECK(early.behind.empty());  // in a job that moves, some rank is always behind
   const JobNow now = job.look(kNow + 30 * kSecond);
   CHECK((now.ranks == 4 && now.alive == 4 && now.expected == 4 && now.world == 8));
   REQUIRE(now.groups.size() == 1);

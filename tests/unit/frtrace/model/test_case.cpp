@@ -115,7 +115,7 @@ TEST_CASE("a run whose rings a later one found is said to be over") {
   CHECK(r.rank_reports[0].state == "is gone");
   CHECK(has(r, "earlier", "the rings of ranks 0-2 were found when the job was started again"));
 
-  // The later run's own incident is the one to be told, and the other is named.
+  // The report is on the later run's own incident, and names the other one.
   JobBuilder now(3);
   now.advance(1000);
   iterations(now, 2);

@@ -7,7 +7,7 @@ using namespace frtest;
 
 namespace {
 
-// A process whose first default group ended with a failed operation and an open one.
+// A process with two default groups; the first ended with a failed operation and an open one.
 RankEvidence restarted(bool again) {
   JobBuilder j(1);
   j.advance(1);

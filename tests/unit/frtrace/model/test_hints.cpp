@@ -96,7 +96,7 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(lock_wait(e).path == path);
   const std::string said = hint(e, HintKind::kLockFile);
   CHECK(said.find("if nobody is building, remove it") != std::string::npos);
-  // What this machine says of it is added to a finished report.
+  // The state of the lock file on this machine is added to a finished report.
   const auto after = [&](const std::string& lock, Time start) {
     Report r;
     r.blamed.resize(1);
@@ -240,7 +240,7 @@ TEST_CASE("threads: in the program's own code, or inside torch, as native frames
   CHECK_FALSE(is_in_torch(rank({native("read"), user})));
   CHECK(is_in_torch(rank({native("futex"), wait, user})));
   CHECK_FALSE(is_in_program(rank({native("futex"), wait, user})));
-  // Without native frames nothing tells what a line waits for.
+  // Without native frames the reason for a line's wait is not known.
   CHECK_FALSE(is_in_program(rank({user})));
   CHECK_FALSE(is_in_torch(rank({user})));
   // A loader of data is no wait for ranks.

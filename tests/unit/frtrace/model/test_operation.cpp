@@ -1,4 +1,4 @@
-// What a record means to others: signatures.
+// Signatures: the parts of a record that are compared between ranks.
 #include "catch.hpp"
 #include "jobs.hpp"
 #include "model/operation.hpp"

@@ -49,7 +49,7 @@ std::vector<std::unique_ptr<RankEvidence>> hung(int ranks) {
   return j.take();
 }
 
-// What stands between two marks.
+// The text between two marks.
 std::string part(const std::string& page, const std::string& from, const std::string& to) {
   const std::size_t a = page.find(from);
   REQUIRE(a != std::string::npos);
@@ -105,7 +105,7 @@ TEST_CASE("the page shows the longest waits that any rank learned, longest first
   CHECK(page["deadlines"]["all"] == 2);
   CHECK(row(0) == nlohmann::json({"barrier at b.py:7", 2, 90'000, 90'000, 0, 0, 0, 0}));
   CHECK(row(1) == nlohmann::json({"all_reduce at a.py:3", 21, 1500, 1100, 400, 1, 1, 1}));
-  // that the wait was over again is in what the rank wrote later
+  // the rank's later evidence shows that the wait ended
   auto over = std::make_unique<RankEvidence>(*evidence[3]);
   over->file = "job.a0.r3.1.later.fr";
   over->trigger = Trigger::kWentOn;

@@ -1,4 +1,4 @@
-// test_perfetto.cpp - what the trace holds, read back; Perfetto's own reader: tests/e2e.
+// test_perfetto.cpp - the contents of the trace, read back; Perfetto's own reader: tests/e2e.
 #include <map>
 
 #include "builder.hpp"
@@ -269,7 +269,7 @@ TEST_CASE("perfetto: spans and steps, those that are open do not end") {
   const Rendered r(j);
   const Trace t(r.out.data);
   CHECK(t.whole);
-  CHECK(t.begins == 2 + 2 + 1);  // steps, spans, the one whose record is overwritten
+  CHECK(t.begins == 2 + 2 + 1);  // steps, spans, the span with an overwritten record
   CHECK(t.ends == 1 + 1);
   CHECK(r.out.data.find("step 8") != std::string::npos);
   CHECK(r.out.data.find("outer") != std::string::npos);

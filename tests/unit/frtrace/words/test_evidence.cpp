@@ -1,4 +1,4 @@
-// test_evidence.cpp - the lines beside a verdict: breadcrumbs and what each rank did last.
+// test_evidence.cpp - the lines beside a verdict: breadcrumbs and the last operation of each rank.
 #include "catch.hpp"
 #include "jobs.hpp"
 #include "thread_stacks.hpp"
@@ -90,7 +90,7 @@ TEST_CASE("notes of many threads: the main one first, few, none twice, traced ca
   REQUIRE(first != said.end());
   CHECK(first[1] == "thread 5029: last note \"worker note\"");
   CHECK(first[4] == "and last notes of 3 more threads");
-  CHECK(said[1] == "its thread prefetch died of ValueError: x");  // after what the rank did last
+  CHECK(said[1] == "its thread prefetch died of ValueError: x");  // after the rank's last operation
   CHECK(
       says(r.blamed[0],
            "traced calls: last entered tokenize data.py:9, left again; inside collate data.py:3"));

@@ -1,5 +1,5 @@
-// dumps.hpp - dumps of PyTorch's recorder, written entry by entry and read back. What the layouts
-// differ in:
+// dumps.hpp - dumps of PyTorch's recorder, written entry by entry and read back. Differences
+// between the layouts:
 //   2023     a bare list; pg_id, seq_id (sends and collectives counted together), time_created_us
 //   1.x      a dict with entries, version, pg_config; record_id
 //   2.0-2.2  seq_id split in collective_seq_id and p2p_seq_id; is_p2p, dtypes

@@ -475,7 +475,7 @@ TEST_CASE("of a large set a window is kept, and the answer is the same") {
             **std::find_if(whole.evidence.begin(), whole.evidence.end(),
                            [&](const auto& other) { return other->id.rank == e->id.rank; });
         INFO("rank " << e->id.rank);
-        // Rank 3 looks guilty, rank 0 is what it is compared with.
+        // Rank 3 looks guilty and is compared with rank 0.
         CHECK((e->losses.trimmed == 0) == (e->id.rank == 3 || e->id.rank == 0));
         CHECK(e->losses.trimmed + e->records.size() == all.records.size());
         CHECK(e->groups.back().enqueued == all.groups.back().enqueued);

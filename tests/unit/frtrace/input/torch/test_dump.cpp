@@ -187,7 +187,7 @@ TEST_CASE("torch: names of all backends and spellings") {
 }
 
 TEST_CASE("torch: a coalesced batch is one operation") {
-  // Two all_reduces and the batch itself, whose state is theirs.
+  // Two all_reduces and the batch itself; its state applies to both.
   json batch = entry(3, 2, "started", "nccl:coalesced");
   batch["input_sizes"] = batch["output_sizes"] = json::array();
   const auto e =
@@ -223,7 +223,7 @@ TEST_CASE("torch: batched sends and receives take the state of their batch") {
   CHECK(e->records[2].seq == 2);
   CHECK_FALSE(e->holes.relative_p2p);
 
-  // Only what is in flight: the members of finished batches stay, the batches do not.
+  // Only operations in flight: the members of finished batches stay, the batches do not.
   const auto a = load(
       dump({p2p(10, 4, "nccl:send 0->1", "scheduled"), p2p(11, 4, "nccl:recv 0<-1", "scheduled"),
             p2p(13, 5, "nccl:send 0->1", "scheduled"), p2p(14, 5, "nccl:recv 0<-1", "scheduled"),
@@ -270,7 +270,7 @@ TEST_CASE("torch: completed by the entry of the next, on one device communicator
 TEST_CASE("torch: groups whose operations the window lost") {
   json d = dump({entry(500, 41)});
   d["pg_config"]["1"] = {{"name", "1"}, {"desc", "tp"}, {"ranks", "[0, 1]"}};
-  CHECK_FALSE(load(d)->groups[2].used);  // nothing tells how far it got
+  CHECK_FALSE(load(d)->groups[2].used);  // the file does not show how far it got
   CHECK(load(d)->losses.groups_lost == 1);
   status(d, "0", 41, 41, 41);
   // A group has a counter since its first operation: the other one has had none.
@@ -336,7 +336,7 @@ TEST_CASE("torch: torchcomms numbers operations of a process from 0") {
   CHECK(e->records[2].seq == 1);
   CHECK(e->records[3].seq == 2);
   CHECK(e->records[3].state == State::kEnqueued);
-  CHECK(e->holes.no_p2p);  // whom it sent to is not told
+  CHECK(e->holes.no_p2p);  // the file does not record the peer of a send
   std::string why;
   const std::string lost = file({all[1], all[2], all[3]}).dump();
   CHECK(load_torch_json(frtest::bytes_of(lost), why) == nullptr);
@@ -345,7 +345,7 @@ TEST_CASE("torch: torchcomms numbers operations of a process from 0") {
 
 TEST_CASE("torch: all_to_all and its splits") {
   const auto plain = load(dump({entry(0, 1, "completed", "nccl:all_to_all")}));
-  CHECK(plain->records[0].shape_count == 0);  // who gets how much is not in it
+  CHECK(plain->records[0].shape_count == 0);  // the entry has no split sizes
   CHECK(plain->records[0].in_numel == 32);
   json split = entry(0, 1, "completed", "nccl:all_to_all");
   split["input_split_sizes"] = {4, 8, 12, 8};
@@ -496,7 +496,7 @@ TEST_CASE("torch: of a cut dump the entries before the cut") {
         CHECK(e->holes.frontiers_at_least);
         CHECK(e->holes.truncated_at == e->records.size());
         REQUIRE(e->records.size() <= 40);
-        CHECK(e->records.size() >= most);  // a longer file never tells less
+        CHECK(e->records.size() >= most);  // a longer file never yields fewer records
         most = e->records.size();
         for (std::size_t i = 0; i < most; ++i) {
           CHECK(e->records[i].seq == all->records[i].seq);
@@ -534,7 +534,7 @@ TEST_CASE("torch: what a cut dump's counters still tell") {
   const GroupEvidence& g = all[0]->groups.back();
   CHECK(g.enqueued == 20);
   CHECK(g.completed == 19);
-  // What is in flight is not among the records: none of the newest is kept.
+  // The operation in flight has no record: none of the newest records is kept.
   CHECK(g.kept == 0);
   CHECK(g.overwritten > 0);
   // Nothing says that it has lasted.

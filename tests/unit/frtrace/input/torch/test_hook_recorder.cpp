@@ -1,5 +1,5 @@
 // test_hook_recorder.cpp - files of PyTorch's hook recorder: nccl2, plugins, and backends without
-// completions. Each hang stands beside the healthy job whose files look most alike.
+// completions. Each hang is tested beside the healthy job with the most similar files.
 #include "dumps.hpp"
 
 using namespace frtest;
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kWorld = 4;
 
-// What a backend makes of the entries and of the status.
+// The ways in which backends differ in entries and status.
 struct Backend {
   const char* name;
   bool reports_completions;

@@ -50,7 +50,7 @@ TEST_CASE("files that an earlier run left are told by their times") {
   files.push_back(rank_file(20, kNow, kSecond / 100));
   files.push_back(rank_file(20, kNow - kHour, kSecond / 10));
   files.push_back(rank_file(18, kNow + kSecond / 20, kSecond / 100));
-  files.push_back(rank_file(0, 0, 0));  // nothing tells its time
+  files.push_back(rank_file(0, 0, 0));  // its time is not known
   CHECK(runs(files, 3) == std::vector<std::uint64_t>{2, 1, 2, 2});
   CHECK(files[0]->holes.run_by_clock);
 }
