@@ -1,4 +1,4 @@
-"""Pastes what a document shows of a run, so that no document shows what nothing printed.
+"""Pastes the output of commands into documents, so that documents show only real output.
 
     tools/docs.py [--check] [--only WORD] [FILE...]     (`make docs`)
 

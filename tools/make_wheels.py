@@ -12,13 +12,13 @@ The source package brings what else is needed to build it without network and wi
 the headers of msgpack-c, fmt, CLI11 and nlohmann-json as this machine has them (Debian's packages,
 tools/setup.sh installs them), and zstd as one file, from PyPI's source package of `zstandard`.
 
---torch names an interpreter that has torch, a wheel of torch, or a release of it on PyPI, of which
-what an adapter is compiled against is kept: the adapter for that torch goes into every wheel, and
-serves that release's builds for CPU and for CUDA. This machine's C++ compiler compiles it (for
---arch, g++-aarch64-linux-gnu), since it shares libstdc++ with torch; which symbol versions it needs
-is checked.
+--torch names an interpreter that has torch, a wheel of torch, or a release of it on PyPI; only the
+files that an adapter is compiled against are kept. The adapter for that torch goes into every
+wheel, and serves that release's builds for CPU and for CUDA. This machine's C++ compiler compiles
+it (for --arch, g++-aarch64-linux-gnu), since it shares libstdc++ with torch; its symbol versions
+are checked.
 
---arch: wheels for another processor. Of an interpreter, its version and its headers are taken.
+--arch: wheels for another processor. Only the version and the headers of an interpreter are used.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ if not os.path.exists(to):
 print(to)
 """
 
-# What the headers of this machine's libc and libstdc++ ask of younger ones than manylinux_2_28's:
-# a variable of glibc 2.32 (0: there are threads), two functions that glibc 2.34 moved to another
-# library and gave a version for it, what GCC 11 and 12 made inline in terms of new functions, and a
+# Symbols that this machine's headers of libc and libstdc++ need and that manylinux_2_28 lacks: a
+# variable of glibc 2.32 (0: there are threads), two functions that glibc 2.34 moved to another
+# library under a new version, functions that GCC 11 and 12 made inline in terms of new ones, and a
 # constructor of the older std::string, which GCC 9 added.
 OLD_SYSTEM = """
 extern "C" {
@@ -229,7 +229,7 @@ void fr_throw_length() { __cxa_throw_bad_array_new_length(); }
 
 
 def fetch_torch(version: str, arch: str, python: Path) -> str:
-    """PyPI's wheel of a release of torch without what no adapter needs: without CUDA."""
+    """PyPI's wheel of a release of torch without the files that no adapter needs: without CUDA."""
     kept = WORK / f"torch-{arch}" / f"torch-{version}.whl"
     if kept.exists():
         return str(kept)
@@ -260,7 +260,7 @@ def make_adapter(torch: str, arch: str) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         python, wheel = (sys.executable, torch) if torch.endswith(".whl") else (torch, "")
         command = (os.environ.get("CXX") or compiler, "-include", WORK / "old_system.hpp", "-s")
-        command += ("-Wl,-z,defs",)  # it may need nothing that torch and the system have not
+        command += ("-Wl,-z,defs",)  # it may need only libraries that torch and the system have
         given = (wheel, folder, TORCH_PARTS, TREE, out)
         path = Path(run(python, "-c", ADAPTER, *given, *command).strip().split("\n")[-1])
     has = needed(path)
@@ -358,7 +358,7 @@ def make_static(venv: Path, out: Path, target: str) -> Path:
 
 
 def interpreter(name: str) -> str | None:
-    """Where it is, if it runs: a name of pyenv's may stand for nothing."""
+    """Path of the interpreter, if it runs: a shim of pyenv may lead nowhere."""
     path = shutil.which(name)
     ask = [path, "-c", "import sysconfig; open(sysconfig.get_path('include') + '/Python.h')"]
     if path and subprocess.run(ask, capture_output=True).returncode == 0:

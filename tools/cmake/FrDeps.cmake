@@ -7,7 +7,7 @@ function(fr_fetch name url)
   FetchContent_MakeAvailable(${name})
 endfunction()
 
-# What a source package brings along (tools/vendor.py) is taken before anything else: neither network
+# The contents of a source package (tools/vendor.py) have precedence over all else: neither network
 # nor packages are needed then.
 set(FR_VENDORED ${PROJECT_SOURCE_DIR}/third_party)
 

@@ -26,7 +26,7 @@ if(FR_SANITIZE)
 endif()
 
 # With FR_UNITY the target's sources are compiled some at a time, with the standard library's headers
-# read once. Not for libfr, whose objects are checked one by one.
+# read once. libfr is excluded: its objects are checked one by one.
 function(fr_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${FR_UNITY} UNITY_BUILD_BATCH_SIZE 6
                                              FR_BATCHES ON)

@@ -3,8 +3,9 @@
 # cmake -DSRC=tools/frtrace -P check.cmake
 cmake_minimum_required(VERSION 3.25)
 
-# From the bottom. An analysis is input -> model -> facts -> causes -> judge -> words -> report. What
-# only looks at a running job (live, metrics, doctor, collect) is above it and no phase includes it.
+# Lowest folder first. An analysis is input -> model -> facts -> causes -> judge -> words -> report.
+# The folders that look at a running job (live, metrics, doctor, collect) are above it; no phase
+# includes them.
 set(folders model system input facts causes judge words report live metrics doctor collect commands)
 set(model_may)
 set(system_may model)

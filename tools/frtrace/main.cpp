@@ -1,4 +1,4 @@
-// frtrace - reads what the ranks of a job left behind and says what is stuck, and who did it.
+// frtrace - reads what the ranks of a job left behind and names the stalled operation and the rank at fault.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -132,7 +132,7 @@ void say_why_nothing(const Arguments& a, const LoadResult& input, bool default_p
     complain("frtrace: " + path + ": no such file or directory" +
              (default_path ? " (a job without a hang leaves no dumps)" : ""));
   }
-  // What no rank wrote as a dump, because all were killed at once, its ring still holds.
+  // Where all ranks were killed at once, no rank wrote a dump: its ring still holds the evidence.
   const std::string shm_dir = fr::read_options().shm_dir;
   if (const std::size_t n = input.absent.empty() ? 0 : jobs_here(shm_dir, unix_now()).size()) {
     complain(fmt::format("frtrace: rings of {} job{} are on this machine: frtrace {}", n,
@@ -286,7 +286,7 @@ int run(int argc, char** argv) {
   return a.clean ? clean_rings(fr::read_options().shm_dir) : report(a);
 }
 
-// What the nodes sent is then reported like any directory.
+// The evidence that the nodes sent is then reported like that of any directory.
 int collect(int argc, char** argv) {
   Arguments collected;
   const auto status = collect_command(argc, argv, collected);
